@@ -117,12 +117,15 @@ class PictureInput(NamedTuple):
 
 
 class TileMap(NamedTuple):
-    """A picture whose tiles, put together, are a map of its tokens with black edges; rows and columns of each."""
+    """A picture whose tiles, put together, are a map of its tokens with black edges; rows and columns of each.
 
-    rows: int  # of tokens, without those of black edges
-    columns: int
-    tile_rows: int
-    tile_columns: int
+    They are integers, or arrays of them in a program.
+    """
+
+    rows: Any  # of tokens, without those of black edges
+    columns: Any
+    tile_rows: Any
+    tile_columns: Any
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -209,6 +209,7 @@ class Family(NamedTuple):
     # Where the text model alone is of another class, those with pictures by the names of architectures in GGUF files.
     decoders: Mapping[str, type[Model]] = {}
     refusal: Callable[[GGUFTensors, ModelConfig], str] = _sees  # why a text model reads text alone, if it does
+    other_names: Mapping[str, str] = {}  # parts of names, and what stands in their place in files of some converters
 
 
 def _of_size(read: Callable[[JsonFile, Set[str], int], VisionEncoder | None]) -> Read:
@@ -272,6 +273,7 @@ FAMILIES: Mapping[str, Family] = {
         ("vision_model.patch_embedding.linear.weight", _PROJECTOR),
         "vision_model.",
         _LLAMA4,
+        other_names={".ln2.": ".attn_post_norm."},
     ),
     "pixtral": Family(
         _read_pixtral,

@@ -248,15 +248,13 @@ def _mapped(picture: Image, sizing: MappedGrid) -> Tiles:
 
 def best_grid(width: int, height: int, sizing: MappedGrid) -> tuple[int, int]:
     """The rows and the columns of tiles on which most of a picture's pixels can be seen, of several the smallest."""
-    best, most, least_wasted = None, 0, math.inf
+    best, most, least_wasted = sizing.grids[0], 0, math.inf
     for rows, columns in sizing.grids:
         scale = min(columns * sizing.edge / width, rows * sizing.edge / height)
         seen = min(int(width * scale) * int(height * scale), width * height)
         wasted = rows * columns * sizing.edge**2 - seen
         if seen > most or (seen == most and wasted < least_wasted):
             best, most, least_wasted = (rows, columns), seen, wasted
-    if best is None or not most:
-        raise SizeRefused(f"has {width} × {height} pixels; one side is too long beside the other for this model")
     return best
 
 

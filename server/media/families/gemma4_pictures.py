@@ -48,9 +48,9 @@ def read_gemma4_pictures(
     """As `read_picture_format`; raises IndexError where the vocabulary lacks a token."""
     processor = read_processor(folder)
     stated = stated_colours(processor)
-    for name, expected in ((MEAN, [0.0] * 3), (DEVIATION, [1.0] * 3)):
-        if stated.get(name) not in (None, expected):
-            raise processor.error(name, f"of this architecture it must be {expected}")
+    for name, usual in ((MEAN, [0.0] * 3), (DEVIATION, [1.0] * 3)):
+        if stated.get(name) not in (None, usual):
+            raise processor.error(name, f"of this architecture it must be {usual}")
     vision = folder.config.table("vision_config") or JsonFile(folder.config.path, {})
     patch = vision.integer("patch_size", least=1) or _PATCH_SIZE
     merge = vision.integer("pooling_kernel_size", least=1) or _MERGE_SIZE

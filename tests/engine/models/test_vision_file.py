@@ -125,6 +125,15 @@ def test_refused_of_other_families(name: str, changes: dict[str, Any], reason: s
         open_model(text, mmproj=mmproj)
 
 
+def test_norms_of_llama_4_by_either_name(tmp_path: Path) -> None:
+    """The table of the gguf package has two names for them, and published files the other one."""
+    text = write_text(tmp_path / "tiny.gguf", "llama4", golden("llama4"))
+    expected = loaded(open_model(text, mmproj=write_mmproj(tmp_path / "one.gguf", "llama4", golden("llama4"))))
+    other = write_mmproj(tmp_path / "other.gguf", "llama4", golden("llama4"), renamed=("attn_post_norm", "ln2"))
+    found = loaded(open_model(text, mmproj=other))
+    np.testing.assert_array_equal(np.asarray(found["vision.norm2"]), np.asarray(expected["vision.norm2"]))
+
+
 def test_other_colours_than_the_usual_ones(tmp_path: Path) -> None:
     text = write_text(tmp_path / "tiny.gguf", "gemma3", golden("gemma3"))
     write_mmproj(tmp_path / "mmproj-tiny.gguf", "gemma3", golden("gemma3"), **{"vision.image_mean": [0.25, 0.5, 0.75]})

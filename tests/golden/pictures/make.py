@@ -587,12 +587,9 @@ def make_llava_next_tiles() -> None:
     )
     entries = []
     for width, height in ODD_SIZES:
-        best = select_best_resolution([height, width], pinpoints)
-        if best is None:  # nothing would be seen of it
-            continue
         made = processor([Image.fromarray(waves(width, height))], return_tensors="np")
         pixels = np.rint((made["pixel_values"][0].transpose(0, 2, 3, 1) + 1) * 127.5).astype(np.uint8)
-        grid = [each // 16 for each in best]
+        grid = [each // 16 for each in select_best_resolution([height, width], pinpoints)]
         entries.append(
             {
                 "size": [width, height],

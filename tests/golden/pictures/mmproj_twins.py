@@ -74,9 +74,13 @@ def write_text(path: Path, name: str, golden: Mapping[str, Any]) -> Path:
 
 def write_mmproj(
     path: Path, name: str, golden: Mapping[str, Any], kind: GGMLQuantizationType = GGMLQuantizationType.F32,
-    **changes: Any,
+    *, renamed: tuple[str, str] = ("", ""), **changes: Any,
 ) -> Path:  # fmt: skip
-    """The encoder. `changes` are fields by their keys behind `clip.` that are written otherwise; None: not at all."""
+    """The encoder.
+
+    `changes` are fields by their keys behind `clip.` that are written otherwise; None: not at all. `renamed` is a part
+    of the names of tensors, and what is written in its place.
+    """
     config = golden["config"]
     fields = {**_fields(name, config), **changes}
     writer = GGUFWriter(path, "clip")
@@ -93,6 +97,7 @@ def write_mmproj(
             case list():
                 writer.add_array(f"clip.{key}", value)
     for tensor, values in _tensors(name, golden).items():
+        tensor = tensor.replace(*renamed)
         if kind is GGMLQuantizationType.Q8_0 and (values.ndim != 2 or values.shape[1] % 32):
             writer.add_tensor(tensor, values)
         elif kind is GGMLQuantizationType.F32 or values.ndim == 1:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from engine.interface.errors import ModelError
 from engine.interface.types import PictureInput, TileMap
-from server.media.decode_worker import DecodeJob, PictureRefused, decode
+from server.media.decode_worker import DecodeJob, decode
 from server.media.families.picture_formats import read_picture_format
 from server.media.picture_decoder import DecodedTiles
 from server.media.picture_format import PictureFormat
@@ -75,11 +75,6 @@ def test_the_largest_pictures_are_those_that_fit(tmp_path: Path) -> None:
     low = form.sizing_of("low")
     assert isinstance(low, MappedGrid)
     assert low.grids == ((1, 1),)
-
-
-def test_a_picture_of_which_nothing_would_be_seen_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PictureRefused, match="has 200 × 1 pixels; one side is too long beside the other"):
-        decoded(read(tmp_path, PROCESSOR), 200, 1)
 
 
 @pytest.mark.parametrize(

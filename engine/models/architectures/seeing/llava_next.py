@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 from engine.models.architectures.granite import Granite
@@ -51,7 +51,8 @@ class LlavaNext(SeeingDecoder):
         text = text.with_defaults({**_DEFAULTS, **_DEFAULTS_OF_KINDS.get(model_type, {})})
         if config.flag("tie_word_embeddings") is not None:
             text = text.with_values({"tie_word_embeddings": config.flag("tie_word_embeddings")})
-        made = cast(Decoder, of_text.from_folder(text, text_names(tensor_names))).config
+        # transformers' class has an output matrix of its own, whose logits no multiplier of the text model divides.
+        made = replace(of_text.from_folder(text, text_names(tensor_names)).config, logit_scale=1.0)
         vision = LlavaNextVision.read(config, tensor_names, made.hidden_size, made.embedding_scale)
         return cast(Self, kind(made, folder_prefix=text_prefix(tensor_names), vision=vision))
 

@@ -480,7 +480,7 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
 
 OF_PICTURES = (
     "vision_tower.", "multi_modal_projector.", "visual.", "model.visual.", "model.vision_model.", "model.connector.",
-    "model.vision_tower.", "model.multi_modal_projector.", "model.embed_vision.",
+    "model.vision_tower.", "model.multi_modal_projector.", "model.embed_vision.", "vision_model.",
 )  # fmt: skip
 WITHOUT_SUFFIX = (  # in folders, of weights
     ".experts.gate_up_proj", ".experts.down_proj", "layer_scalar", "_output_scale", "attention_sink_bias",
