@@ -127,7 +127,8 @@ class LlavaNextVision(VisionEncoder):
     def num_real(self, grid: jax.Array) -> jax.Array | None:
         """Those of the picture's tiles."""
         tiles = TileMap.from_grid(grid)
-        return (1 + tiles.tile_rows * tiles.tile_columns) * self._num_patches
+        num_patches: jax.Array = (1 + tiles.tile_rows * tiles.tile_columns) * self._num_patches
+        return num_patches
 
     def leaves(self) -> tuple[Leaf, ...]:
         inner, patch, tower, hidden = self.tower.hidden_size, self.tower.patch_size, self.tower_prefix, self.hidden_size

@@ -71,9 +71,8 @@ def read_llava_next_pictures(
         values = list(sizes.values()) if isinstance(sizes, dict) else [sizes]
         if any(value not in (None, edge) for value in values):
             raise processor.error(name, f"the encoder takes tiles of {edge} pixels a side")
-    for name in ("do_resize", "do_pad"):
-        if processor.flag(name) is False:
-            raise processor.error(name, "of this architecture it must be true")
+    if processor.flag("do_resize") is False:
+        raise processor.error("do_resize", "of this architecture it must be true")
     pinpoints = config.value("image_grid_pinpoints") or _PINPOINTS
     if processor.value("image_grid_pinpoints") not in (None, pinpoints):
         raise processor.error("image_grid_pinpoints", "it must be that of config.json")

@@ -80,7 +80,7 @@ def test_the_largest_pictures_are_those_that_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"size": {"shortest_edge": 32}}, {"crop_size": {"height": 16, "width": 8}}, {"do_pad": False},
+        {"size": {"shortest_edge": 32}}, {"crop_size": {"height": 16, "width": 8}},
         {"do_resize": False}, {"image_grid_pinpoints": [[16, 16]]}, {"image_std": [1, 1]},
     ],
 )  # fmt: skip
