@@ -144,7 +144,7 @@ class PatchPictures(PictureFormat):
         """uint8[patches, patch_size, patch_size, 3], those of each square beside each other."""
         rows, columns, merge, patch = tiles.num_rows, tiles.num_columns, self.merge_size, self.patch_size
         squares = tiles.pixels[0].reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 2, 5, 6)
-        return squares.reshape(-1, patch, patch, 3)
+        return np.ascontiguousarray(squares.reshape(-1, patch, patch, 3))
 
 
 def read_processor(folder: ModelFolder) -> JsonFile:

@@ -88,11 +88,6 @@ def test_wrong_switches_are_refused_by_name(tmp_path: Path, switches: dict[str, 
         read(tmp_path).with_switches(switches)
 
 
-def test_wrong_settings_of_a_folder_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="pan_and_scan_max_num_crops"):
-        read(tmp_path, {"pan_and_scan_max_num_crops": 17})
-
-
 @pytest.mark.parametrize(
     "changes", [{"size": {"height": 16, "width": 8}}, {"do_resize": False}, {"image_std": [0, 1, 1]}]
 )

@@ -31,8 +31,8 @@ PROCESSOR = {
 }  # fmt: skip
 
 
-def read(folder: Path, processor: dict[str, Any], *, max_tokens: int = 4096) -> PictureFormat:
-    config = {"model_type": "mistral3", "image_token_index": 0, "vision_config": {"patch_size": 4}}
+def read(folder: Path, processor: dict[str, Any], *, max_tokens: int = 4096, **changes: Any) -> PictureFormat:
+    config = {"model_type": "mistral3", "image_token_index": 0, "vision_config": {"patch_size": 4}, **changes}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
     return read_picture_format(folder, PictureInput(0, 0, 64, 64, max_tokens), ("[IMG]",).__getitem__)
@@ -113,3 +113,11 @@ def test_the_sizes_of_texts_hold(tmp_path: Path) -> None:
         read(tmp_path, processor)
     (tmp_path / "processor_config.json").write_text('{"patch_size": 4, "spatial_merge_size": 2}', encoding="utf-8")
     assert read(tmp_path, processor).max_tokens == read(tmp_path, PROCESSOR).max_tokens
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 30), (30, 1)])
+def test_a_token_for_each_patch(size: tuple[int, int], tmp_path: Path) -> None:
+    """Where squares are of one patch, those of a picture of one row or one column would be its pixels as they lie."""
+    (tile,) = decoded(read(tmp_path, PROCESSOR, spatial_merge_size=1), *size).tiles
+    assert tile.num_tokens == -(-size[0] // 4) * -(-size[1] // 4)
+    assert tile.pixels.flags.c_contiguous
