@@ -136,6 +136,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     Architecture("xlm-roberta-rerank", "RobertaForSequenceClassification", "encoders.xlm_roberta:XlmRobertaClassifier"),
     Architecture("nomic-bert", "NomicBertModel", "encoders.nomic_bert:NomicBert"),
+    Architecture("nomic-bert-moe", "NomicBertModel", "encoders.nomic_bert:NomicBert"),
+    Architecture("llama-embed", "LlamaBidirectionalModel", "encoders.llama_embed:LlamaEmbed"),
     Architecture("jina-bert-v2", "JinaBertModel", "encoders.jina_bert_v2:JinaBertV2"),
     Architecture("jina-bert-v2", "JinaBertForMaskedLM", "encoders.jina_bert_v2:JinaBertV2"),
     Architecture("jina-bert-v3", "JinaEmbeddingsV3Model", "encoders.jina_v3:JinaV3"),
