@@ -31,6 +31,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("ministral", "MinistralForCausalLM", "mistral:Ministral"),
     Architecture("mistral3", "Ministral3ForCausalLM", "mistral:Ministral3"),
     Architecture("mistral3", "Mistral3ForConditionalGeneration", "seeing.mistral3:Mistral3"),
+    Architecture("qwen", "QWenLMHeadModel", "llamas.qwen:Qwen"),
     Architecture("qwen2", "Qwen2ForCausalLM", "qwen2:Qwen2"),
     Architecture("qwen2", "InternVLForConditionalGeneration", "seeing.internvl:InternVL"),
     Architecture("qwen2vl", "Qwen2_5_VLForConditionalGeneration", "seeing.qwen2_5_vl:Qwen25VL"),
