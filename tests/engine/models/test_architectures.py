@@ -55,7 +55,7 @@ THROUGH_THE_ENGINE = (
 )
 # GGUF files cannot say which layers have a window, do not rotate or have no experts, or that blocks are sequential.
 NOT_IN_GGUF = {
-    "ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven", "ernie4_5_moe_interval", "falcon_sequential",
+    "ministral", "qwen2_windows", "smollm3_windows", "ernie4_5_moe_interval", "falcon_sequential",
     "gpt_oss_limited", "lfm2_biases", "nemotron_h_moe",
 }  # fmt: skip
 # Nor what bounds time steps, or that norms come before gates.

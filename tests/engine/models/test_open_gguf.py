@@ -9,7 +9,7 @@ from engine.backends.backends import BACKENDS
 from engine.backends.xla.matrices import ArrayLayout
 from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
-from engine.models.parts.rotary import plain
+from engine.models.parts.rotary import plain, yarn
 from engine.weights.layout import Precision
 
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, VOCAB = 64, 96, 2, 4, 2, 50
@@ -132,6 +132,13 @@ def test_quantised_tensors_come_within_their_error_and_a_tied_output_is_absent(w
     assert "output" not in params
     largest = np.abs(tensors["token_embd.weight"]).max()
     assert np.abs(params["embedding"] - tensors["token_embd.weight"]).max() <= largest / 127
+
+
+def test_a_stated_magnitude_of_yarn_is_taken(write):
+    sizes = {"rope_scaling_factor": 4.0, "rope_scaling_yarn_attn_factor": 1.25}
+    path, _ = write(extra=YARN, sizes=sizes)
+    expected = yarn(HEAD_DIM, 5000.0, factor=4.0, original_context=128, magnitude=1.25)
+    assert open_model(path).config.rotary == (expected,)
 
 
 def test_bfloat16_is_the_nearest(write):

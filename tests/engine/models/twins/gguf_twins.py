@@ -243,7 +243,12 @@ def add_delta_nets(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_ssm_group_count(config["linear_num_key_heads"])
     writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
     writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
-    writer.add_full_attention_interval(1 + config["layer_types"].index("full_attention"))
+    is_recurrent = [kind == "linear_attention" for kind in config["layer_types"]]
+    interval = 1 + is_recurrent.index(False)
+    if is_recurrent == [(layer + 1) % interval != 0 for layer in range(len(is_recurrent))]:
+        writer.add_full_attention_interval(interval)
+    else:
+        writer.add_array(f"{writer.arch}.attention.recurrent_layers", is_recurrent)
     if "num_experts" in config:
         add_experts(writer, config)
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
