@@ -624,6 +624,8 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
         tensors = gemma_twins.with_joined_streams(tensors)
     if config["model_type"] == "internlm2":
         tensors = gpt_twins.with_split_qkv(tensors, config)
+    if config["model_type"] == "stablelm":
+        tensors = with_stacked_norms(tensors)
     if config["model_type"] == "bloom":
         tensors = {name.removeprefix("transformer."): values for name, values in tensors.items()}
     if config["model_type"] == "baichuan":
@@ -635,6 +637,15 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
     if config["model_type"] in STATE_SPACES:
         tensors = with_state_spaces(tensors, config)
     return with_delta_nets(with_joined_experts(tensors, config), config)
+
+
+def with_stacked_norms(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The norms of heads of StableLM, those of a layer as one matrix."""
+    made = {name: values for name, values in tensors.items() if ".norms." not in name}
+    for whole in sorted({name.split(".norms.")[0] for name in tensors if ".norms." in name}):
+        count = sum(name.startswith(f"{whole}.norms.") for name in tensors)
+        made[f"{whole}.weight"] = np.stack([tensors[f"{whole}.norms.{head}.weight"] for head in range(count)])
+    return made
 
 
 STATE_SPACES = {"granitemoehybrid", "falcon_h1", "nemotron_h", "mamba", "mamba2", "jamba"}  # model types

@@ -63,7 +63,6 @@ def test_what_configurations_leave_out_is_that_of_transformers() -> None:
     [
         (Gemma, {"hidden_act": "silu"}, 'hidden_act is "silu".*gelu_pytorch_tanh'),
         (Gemma, {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
-        (Cohere, {"use_qk_norm": True}, "use_qk_norm"),
         (Cohere2, {"sliding_window_pattern": 0}, "sliding_window_pattern"),
         (Exaone4, {"sliding_window": 24, "sliding_window_pattern": "LLLG"}, "sliding_window_pattern.*layer_types"),
         (Olmo3, {"layer_types": ["full_attention"]}, "layer_types"),
