@@ -65,7 +65,7 @@ def refuse_unsplittable(model: Model, num_devices: int) -> None:
         )
     if model.config.norms_heads_outside_attention:
         raise ValueError(
-            f"tensor_parallel is {num_devices}, which a model that norms heads with weights of each cannot be split over"
+            f"tensor_parallel is {num_devices}, which a model whose heads have norms of their own cannot be split over"
         )
     if model.config.has_distance_biases:
         raise ValueError(

@@ -13,6 +13,7 @@ from engine.backends.base.backend import Products
 from engine.backends.base.norms import of_layer
 from engine.backends.base.operands import Clamp, ExpertBiases, Picks
 from engine.backends.base.token_layout import TokenLayout
+from engine.interface.errors import ModelError
 from engine.models.parts import gguf_config
 from engine.models.parts.decoder import Decoder, FeedForward, Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig

@@ -110,12 +110,13 @@ NATIVE_ALONE = {
 }  # fmt: skip
 # Likewise: variants of families that have another golden.
 NATIVE_ALONE |= {
-    "arcee", "cohere", "cohere_norms", "deepseek_v2_lite", "dots1", "ernie4_5_moe_interval", "exaone4_all", "falcon_h1_norm",
+    "arcee", "cohere", "deepseek_v2_lite", "dots1", "ernie4_5_moe_interval", "exaone4_all", "falcon_h1_norm",
     "falcon_h1_norm_first", "falcon_new", "falcon_sequential", "gemma3_pictures", "glm4_moe_lite", "glm4_moe_plain",
     "gpt_neox_sequential", "gpt_oss_limited", "granite_hybrid_attention", "granite_hybrid_dense", "lfm2_biases",
     "llama_linear_biases_tied", "llama_three_one", "ministral", "nemotron_h_moe_latent", "phi3_short", "qwen2_5_vl",
     "qwen2_windows", "qwen3_5_moe_pictures", "qwen3_5_pictures", "qwen3_next_uneven", "qwen3_vl", "seed_oss",
-    "smollm3_windows", "smolvlm", "stablelm_parallel",
+    "smollm3_windows", "smolvlm", "cohere_norms",
+    "stablelm_parallel",
 }  # fmt: skip
 NATIVE_ALONE |= {
     "bailing_moe", "deepseek_v32", "gpt_bigcode", "mamba", "minicpm3", "olmo", "orion", "phimoe", "plamo2", "plamo3",
