@@ -207,6 +207,7 @@ def test_what_the_configuration_leaves_out(tmp_path, config, expected):
             {"rope_scaling": {"type": "yarn", "factor": 1e308, "original_max_position_embeddings": 128}},
             r"factor is 1e\+308; no context is so long",
         ),
+        ({"is_causal": False}, "is_causal is false; a decoder whose tokens see what comes later is not served"),
         ({"rope_scaling": "dynamic"}, "rope_scaling is .*; it must be an object"),
         ({"attention_bias": True}, "lacks the tensors 'model.layers.0.self_attn.q_proj.bias', "),
         ({"mlp_bias": True}, "lacks the tensors 'model.layers.0.mlp.gate_proj.bias', "),

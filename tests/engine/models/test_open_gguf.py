@@ -156,6 +156,7 @@ def test_bfloat16_is_the_nearest(write):
         ({"leave_out": ("blk.1.ffn_up.weight",)}, "no tensor 'blk.1.ffn_up.weight'"),
         ({"extra": {"llama.rope.scaling.type": "longrope"}}, "rotary scaling of type 'longrope'"),
         ({"sizes": {"rope_dimension_count": 8}}, "a rotary embedding over a part of the head"),
+        ({"sizes": {"causal_attention": False}}, "attention.causal' is False; a decoder whose tokens see"),
         ({"sizes": {"rope_scaling_yarn_ext_factor": 0.5}, "extra": YARN}, "yarn_ext_factor' is 0.5; only 1 is served"),
         ({"factors": np.ones(HEAD_DIM)}, r"rope_freqs.weight has shape \(16,\), expected \(8,\)"),
         ({"factors": np.zeros(HEAD_DIM // 2)}, "rope_freqs.weight has a factor that is not above 0"),
