@@ -66,6 +66,7 @@ NOT_IN_GGUF |= {"olmo_hybrid", "olmo_hybrid_rotary"}  # no files of the architec
 # What GGUF files do not say, because it is the same in all published models.
 PUBLISHED: dict[str, dict[str, Any]] = {
     "llama4": {"floor_scale": 8192, "attn_scale": 0.1},
+    "qwen3_next_uneven": {"norm_topk_prob": True},
     "minicpm3": {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
     "phimoe": {
         "router_jitter_noise": 0.01,
