@@ -13,16 +13,18 @@ from server.text.tokenization.byte_level_bpe import ByteLevelBpe
 from server.text.tokenization.control_tokens import (
     END_TOKENS,
     HARMONY_ENDS,
+    OTHER_END_TOKENS,
     ControlTokens,
     Part,
     ShieldedText,
     choose_mark,
     without_mark,
 )
-from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
+from server.text.tokenization.gguf_metadata import GgufMetadata
 from server.text.tokenization.plamo_unigram import PlamoUnigram
 from server.text.tokenization.sentencepiece_proto import ModelType
 from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary
+from server.text.tokenization.spaced_bpe import PRE_TOKENIZERS, SpacedBpe
 from server.text.tokenization.word_piece import WordPieceVocabulary
 
 _REMEMBERED_SEARCHES = 64
@@ -84,6 +86,8 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._tokens = [*vocabulary.tokens, *[""] * num_unknown]
         self.token_bytes = [*vocabulary.token_bytes, *[b""] * num_unknown]
+        for token_id in eos_token_ids:  # some are stored as text, and an end is none
+            self.token_bytes[token_id] = b""
         self.vocab_size = len(self._tokens)
         # The largest number of bytes that one token can match in a prompt, where names of control tokens count too.
         longest = max(map(len, self.token_bytes))
@@ -109,12 +113,10 @@ class Tokenizer:
         bos_token_id, eos_token_id = metadata.bos_token_id, metadata.eos_token_id
         vocabulary, adds_bos_token, adds_eos_token = _gguf_vocabulary(metadata)
         stated = (metadata.eos_token_id, metadata.eot_token_id, metadata.eom_token_id)
-        types = metadata.token_types
-        control_ids = [token_id for token_id in metadata.other_ids if types[token_id] == TokenType.CONTROL]
         return cls(
             vocabulary,
             bos_token_id=bos_token_id,
-            eos_token_ids=end_token_ids(stated, metadata.tokens, control_ids),
+            eos_token_ids=end_token_ids(stated, metadata.tokens, metadata.control_ids),
             prefix_ids=(bos_token_id,) if adds_bos_token and bos_token_id is not None else (),
             suffix_ids=(eos_token_id,) if adds_eos_token and eos_token_id is not None else (),
             between_ids=_between_ids(metadata) if adds_eos_token else None,
@@ -264,9 +266,11 @@ def _are_equal(left: Iterable[Part], right: Iterable[Part]) -> bool:
 
 
 def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_ids: Collection[int]) -> tuple[int, ...]:
-    """The tokens that end an output: first those that the model states, then control tokens in END_TOKENS."""
+    """The tokens that end an output: those that the model states, then control tokens that do so by name."""
     names = {tokens[token_id] for token_id in control_ids}
-    ends = END_TOKENS - {"<|end|>"} if names >= HARMONY_ENDS else END_TOKENS
+    ends = END_TOKENS | OTHER_END_TOKENS
+    if any(names >= both for both in HARMONY_ENDS):
+        ends -= {"<|end|>"}
     named = (token_id for token_id in sorted(control_ids) if tokens[token_id] in ends)
     return tuple(dict.fromkeys([*(token_id for token_id in stated if token_id is not None), *named]))
 
@@ -282,6 +286,10 @@ def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:
     """The vocabulary, and whether a text gets a begin- and an end-of-sequence token; llama.cpp's defaults."""
     adds_bos, adds_eos = metadata.add_bos_token, metadata.add_eos_token
     match metadata.tokenizer_model:
+        case "gemma4":  # which needs the first token even where a file says that it does not
+            return SpacedBpe(metadata), True, adds_eos is True
+        case "gpt2" if metadata.tokenizer_pre in PRE_TOKENIZERS:
+            return SpacedBpe(metadata), adds_bos is True, adds_eos is True
         case "gpt2":
             vocabulary = ByteLevelBpe(metadata)
             return vocabulary, vocabulary.add_bos_token, adds_eos is True
@@ -295,8 +303,8 @@ def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:
     kind = _REFUSED_KINDS.get(metadata.tokenizer_model, "of a kind that is not known")
     raise ModelError(
         f"the tokenizer {metadata.tokenizer_model!r} (tokenizer.ggml.model) is {kind}, which is not supported; "
-        "supported are gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece Unigram), plamo2 "
-        "and bert (WordPiece)"
+        "supported are gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece Unigram), gemma4, "
+        "plamo2 and bert (WordPiece)"
     )
 
 

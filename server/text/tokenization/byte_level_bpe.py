@@ -26,7 +26,7 @@ class ByteLevelBpe(TokenizersEncoder):
     def __init__(self, metadata: GgufMetadata) -> None:
         scheme = _scheme(metadata.tokenizer_pre)
         vocabulary = dict(zip(metadata.tokens, range(len(metadata.tokens)), strict=True))
-        merges = _pairs(metadata.merges)
+        merges = merge_pairs(metadata.merges)
         try:
             model = BPE(vocabulary, merges, ignore_merges=scheme.ignore_merges)
         except Exception as error:  # the library raises no narrower type
@@ -65,8 +65,8 @@ def _scheme(name: str | None) -> Scheme:
     return scheme
 
 
-def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
-    """Raises ModelError where a merge is not a pair."""
+def merge_pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
+    """The two tokens of each merge; raises ModelError where one is not a pair."""
     # A start waits for this, so all are taken apart together where each has just one space.
     if set(map(str.count, merges, repeat(" "))) == {1}:
         parts = " ".join(merges).split(" ")

@@ -29,22 +29,29 @@ END_TOKENS = frozenset(
         "<|end|>",
         "<|return|>",
         "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
         "<\uff5cend\u2581of\u2581sentence\uff5c>",  # of DeepSeek
         "<end_of_turn>",
         "<end_of_utterance>",
+        "<turn|>",  # of Gemma 4, which waits behind the other one for what a tool has answered
+        "<|tool_response>",
     }
 )
-# In the vocabularies that have these two, <|end|> ends only one of several messages of an answer.
-HARMONY_ENDS = frozenset({"<|return|>", "<|call|>"})
+# The same where the file itself calls them control tokens: their names alone do not show it.
+OTHER_END_TOKENS = frozenset({"<EOT>", "_<EOT>", "[EOT]", "[EOS]", "[e~["})
+# In the vocabularies that have both of one of these, of gpt-oss and of Solar Open, <|end|> ends only one of several
+# messages of an answer.
+HARMONY_ENDS = (frozenset({"<|return|>", "<|call|>"}), frozenset({"<|flush|>", "<|calls|>"}))
 _START_TOKENS = frozenset({"<start_of_turn>"})  # of those families that have no bars in their names
+# With bars on both sides, or on one as Gemma 4 has them: <|turn> and <turn|>.
+_BARRED_NAME = re.compile(r"<\|.+\|>|<\|\w+>|<\w+\|>", re.DOTALL)
 CONTROL_NAME_BEGINS = "<"  # as all names do for which `is_control_name`
 
 
 def is_control_name(token: str) -> bool:
     """Whether a token that is stored as text is a control token by its name; `<think>` and `<table>` are not."""
-    return (
-        token in END_TOKENS or token in _START_TOKENS or (len(token) > 4 and token[:2] == "<|" and token[-2:] == "|>")
-    )
+    return token in END_TOKENS or token in _START_TOKENS or _BARRED_NAME.fullmatch(token) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ SAMPLING_FIELDS = {
 # The names that templates for other purposes than plain chat have in files.
 TEMPLATE_VARIANTS = ("tool_use", "rag")
 SCORED = ("llama", "t5", "plamo2")  # the kinds of SentencePiece, and PLaMo's
+MERGED = ("gpt2", "gemma4")  # the kinds of BPE that state their merges
 MAX_CONTEXT = (1 << 31) - 1  # tokens; positions are int32 on the device
 NO_TOKEN = (-1, 0xFFFFFFFF)  # -1 as the two kinds of integers in which files have the ids of tokens
 
@@ -52,12 +53,12 @@ class GgufMetadata:
     architecture: str
     name: str | None  # the name of the model in the file
     context_length: int  # tokens the model was trained for
-    tokenizer_model: str  # "gpt2": byte-level BPE; "llama" and "t5": SentencePiece; "bert": WordPiece; "plamo2"
+    tokenizer_model: str  # "gpt2": byte-level BPE; "llama", "t5": SentencePiece; "bert": WordPiece; "plamo2"; "gemma4"
     tokenizer_pre: str | None  # the name of the pre-tokenizer of byte-level BPE
     tokens: tuple[str, ...]
     token_types: tuple[int, ...]  # see TokenType
     scores: tuple[float, ...]  # for the vocabularies in SCORED, else empty
-    merges: tuple[str, ...]  # for byte-level BPE vocabularies, else empty; "left right", best first
+    merges: tuple[str, ...]  # for the vocabularies in MERGED, else empty; "left right", best first
     bos_token_id: int | None
     eos_token_id: int | None
     unknown_token_id: int | None
@@ -196,7 +197,7 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         tokens=tokens,
         token_types=fields.required_tuple("tokenizer.ggml.token_type", int, len(tokens)),
         scores=fields.required_tuple("tokenizer.ggml.scores", float, len(tokens)) if tokenizer_model in SCORED else (),
-        merges=fields.required_tuple("tokenizer.ggml.merges", str) if tokenizer_model == "gpt2" else (),
+        merges=fields.required_tuple("tokenizer.ggml.merges", str) if tokenizer_model in MERGED else (),
         bos_token_id=token_id("bos"),
         eos_token_id=token_id("eos"),
         unknown_token_id=token_id("unknown"),

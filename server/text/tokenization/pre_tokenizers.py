@@ -95,8 +95,16 @@ def _named(scheme: Scheme, *names: str) -> dict[str, Scheme]:
 
 _LLAMA3 = (_llama3(r"\p{N}{1,3}"),)
 _QWEN2 = (_llama3(r"\p{N}"),)
+_QWEN2_WORDS = _QWEN2[0].removeprefix(f"{_CONTRACTION}|")
+# Marks belong to the letters before them.
+_QWEN3_5 = (
+    rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
+)
 _GPT4O = (_cased_words(r"\p{N}{1,3}", contraction=f"{_CONTRACTION}?"),)
 _DEEPSEEK3 = (r"\p{N}{1,3}", _DEEPSEEK3_CJK, _DEEPSEEK3_WORDS)
+_SPARK_WORDS = _DEEPSEEK3_WORDS.replace(rf"[\r\n]*|{_SPACES}", r"|[\r\n]|\s+(?!\S)|\s+")
+# Jais 2 has tokens of so many spaces.
+_JAIS2_SPACES = r"\s*[\r\n]+|" + "".join(rf"\s{{{2**n}}}(?!\S)|" for n in range(9, 1, -1)) + r"\s{1,2}(?!\S)|\s"
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
@@ -110,16 +118,25 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         ),
         **_named(
             Scheme((r"\p{N}", _GPT2)),
-            *("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
+            *("smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"),
         ),
+        **_named(Scheme((r"\p{N}", _GPT2), is_nfc=True), "command-r"),
         **_named(
             Scheme(_LLAMA3, ignore_merges=True, add_bos_token=True),
-            *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+            *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"),
         ),
-        **_named(Scheme(_LLAMA3), "dbrx", "smaug-bpe", "chatglm-bpe", "glm4"),
-        **_named(Scheme(_QWEN2, is_nfc=True), "qwen2"),
+        **_named(Scheme(_LLAMA3), "dbrx", "smaug-bpe", "chatglm-bpe"),
+        **_named(Scheme(_LLAMA3, ignore_merges=True), "glm4", "glm5"),
+        **_named(Scheme((r"\p{N}{1,3}", _llama3(r"\p{N}+")), ignore_merges=True), "minicpm5"),
+        **_named(Scheme((_LLAMA3[0].replace(_SPACES, _JAIS2_SPACES),)), "jais-2"),
+        **_named(Scheme(_QWEN2, is_nfc=True), "qwen2", "f2llmv2"),
+        **_named(Scheme(_QWEN3_5, is_nfc=True), "qwen35"),
+        **_named(Scheme((_QWEN2_WORDS,)), "ufakzeka"),  # of Turkish, whose endings follow an apostrophe
+        **_named(Scheme((r"\n+", *_QWEN2)), "laguna"),
         **_named(Scheme(_QWEN2), "deepseek-r1-qwen", "kormo", "stablelm2", "hunyuan", "megrez", "grok-2", "solar-open"),
-        **_named(Scheme(_GPT4O), "gpt-4o", "llama4", "minimax-m2"),
+        **_named(Scheme(_GPT4O), "gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"),
+        **_named(Scheme(_GPT4O, ignore_merges=True), "granite-embed-multi-97m"),
+        **_named(Scheme((r"\d{1,3}(?=(?:\d{3})*\b)", *_GPT4O), is_nfc=True), "tiny_aya", "cohere2moe"),
         **_named(Scheme((_cased_words(r"\p{N}"),), ignore_merges=True, add_bos_token=True), "tekken"),
         **_named(
             Scheme(
@@ -139,7 +156,8 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
             Scheme((_YOUTU_SCRIPTS, _cased_words(r"\p{N}", contraction=f"{_CONTRACTION}?")), ignore_merges=True),
             "youtu",
         ),
-        **_named(Scheme(_DEEPSEEK3), "deepseek-v3", "hunyuan-dense"),
+        **_named(Scheme(_DEEPSEEK3), "deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"),
+        **_named(Scheme((r"\p{N}{1,3}", _DEEPSEEK3_CJK, _SPARK_WORDS, r"\p{N}")), "spark2_5"),
         **_named(
             Scheme(
                 (

@@ -97,7 +97,7 @@ class SentencePieceVocabulary:
         self._strips_right = {token.token_id for token in added.values() if token.strips_right}
         self.tokens = tokens
         self.special_ids = frozenset(special.values())
-        self.token_bytes = _token_bytes(tokens, token_types)
+        self.token_bytes = bytes_of_pieces(tokens, token_types)
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata, model_type: ModelType = ModelType.BPE) -> SentencePieceVocabulary:
@@ -242,7 +242,7 @@ def _type_of(processor: SentencePieceProcessor, token_id: int) -> TokenType:
     return TokenType.BYTE if processor.is_byte(token_id) else TokenType.NORMAL
 
 
-def _token_bytes(tokens: Sequence[str], token_types: Sequence[int]) -> list[bytes]:
+def bytes_of_pieces(tokens: Sequence[str], token_types: Sequence[int]) -> list[bytes]:
     """The bytes of each token, none of control tokens; raises ValueError where a byte token is not <0xFF>.
 
     A start waits for this, so all tokens become bytes together, with zeros between them, unless an added token has one.

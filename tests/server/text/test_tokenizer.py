@@ -11,6 +11,7 @@ import structlog
 
 from engine.interface.errors import ModelError
 from server.text.text_model import TextModel
+from server.text.tokenization.gguf_metadata import TokenType
 from server.text.tokenization.native_errors import TooManyTokens
 from server.text.tokenizer import Tokenizer
 from tests.server.support.gguf_files import byte_level_fields, metadata_of
@@ -146,8 +147,20 @@ def test_end_tokens_come_from_roles_and_names(tmp_path: Path) -> None:
     assert tiny(tmp_path, eot_token_id=1, eom_token_id=2).eos_token_ids == (2, 1, 0)
 
 
-def test_a_message_of_several_ends_no_answer(tmp_path: Path) -> None:
-    names = ["<|end|>", "<|return|>", "<|call|>"]
+def test_an_end_that_is_stored_as_text_has_none(tmp_path: Path) -> None:
+    fields = byte_level_fields()
+    tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+    names = ["<|tool_response>", "<|tool_call>", "[EOT]"]
+    user_defined, control = int(TokenType.USER_DEFINED), int(TokenType.CONTROL)
+    tokenizer = tiny(tmp_path, tokens=tokens + names, token_type=[*types, user_defined, user_defined, control])
+    first = len(tokens)
+    assert tokenizer.eos_token_ids == (2, 0, first, first + 2)
+    assert [tokenizer.decode([first + index]) for index in range(3)] == ["", "<|tool_call>", ""]
+    assert tokenizer.decode_with_names([first]) == "<|tool_response>"
+
+
+@pytest.mark.parametrize("names", [["<|end|>", "<|return|>", "<|call|>"], ["<|end|>", "<|flush|>", "<|calls|>"]])
+def test_a_message_of_several_ends_no_answer(tmp_path: Path, names: list[str]) -> None:
     fields = byte_level_fields()
     size = len(fields["tokenizer.ggml.tokens"])
 

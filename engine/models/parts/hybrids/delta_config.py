@@ -140,7 +140,7 @@ def _read_kinds_of_gguf(fields: Fields, num_layers: int) -> tuple[bool, ...]:
     """The same of a GGUF file, which lists them, with those behind the last layer, or states an interval."""
     kinds, key = fields.value("attention.recurrent_layers"), "attention.recurrent_layers"
     if kinds is None:
-        return kinds_by_interval(num_layers, fields.integer("full_attention_interval") or FULL_INTERVAL)
+        return kinds_by_interval(num_layers, fields.integer("full_attention_interval", least=1) or FULL_INTERVAL)
     if not isinstance(kinds, list) or len(kinds) < num_layers or any(kind not in (0, 1) for kind in kinds):
         raise fields.error(key, f"it must say of each of {num_layers} layers whether it is recurrent")
     return _both_kinds(tuple(map(bool, kinds[:num_layers])))

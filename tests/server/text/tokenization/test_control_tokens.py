@@ -79,9 +79,11 @@ def test_a_vocabulary_without_control_tokens() -> None:
 
 
 def test_what_counts_as_a_control_name_begins_as_is_said() -> None:
-    for name in (*END_TOKENS, "<start_of_turn>", "<|anything|>"):
+    for name in (*END_TOKENS, "<start_of_turn>", "<|anything|>", "<|turn>", "<turn|>", '<|"|>'):
         assert is_control_name(name)
         assert name.startswith(CONTROL_NAME_BEGINS)
+    for text in ("<think>", "<table>", "<|>", "<|", "|>", "< a|>", "<||"):
+        assert not is_control_name(text)
 
 
 @given(contents)

@@ -79,6 +79,48 @@ REFERENCES: dict[str, list[dict[str, Any]]] = {
     "dbrx": [split(LLAMA3), BYTES],
     "qwen2": [split(QWEN2), BYTES],
     "stablelm2": [split(QWEN2), BYTES],
+    "qwen35": [
+        split(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|"
+            r"\s*[\r\n]+|\s+(?!\S)|\s+"
+        ),
+        BYTES,
+    ],
+    "ufakzeka": [
+        split(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
+        BYTES,
+    ],
+    "laguna": [split(r"[^\n]+|[\n]+"), split(QWEN2), BYTES],
+    "glm4": [split(LLAMA3), BYTES],
+    "command-r": [DIGITS, GPT2],
+    "minicpm5": [
+        split(r"\p{N}{1,3}"),
+        split(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+            r"\s+(?!\S)|\s+"
+        ),
+        BYTES,
+    ],
+    "jais-2": [
+        split(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+            r"\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|"
+            r"\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}"
+        ),
+        BYTES,
+    ],
+    "tiny_aya": [split(r"\d{1,3}(?=(?:\d{3})*\b)"), split(O200K), BYTES],
+    "granite-embed-multi-97m": [split(O200K), BYTES],
+    "spark2_5": [
+        split(r"\p{N}{1,3}"),
+        split("[一-龥぀-ゟ゠-ヿ]+"),
+        split(
+            r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|"
+            r"[\r\n]|\s+(?!\S)|\s+"
+        ),
+        DIGITS,
+        BYTES,
+    ],
     "gpt-4o": [split(O200K), BYTES],
     "tekken": [split(TEKKEN), BYTES],
     "kimi-k2": [split(KIMI), BYTES],
@@ -155,15 +197,20 @@ REFERENCES: dict[str, list[dict[str, Any]]] = {
 SAME = {
     "gpt-2": "phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 mellum modern-bert jina-es jina-de "
     "jina-v1-en jina-v2-es jina-v2-de jina-v2-code roberta-bpe",
-    "smollm": "starcoder refact command-r codeshell exaone minerva-7b",
-    "llama-bpe": "llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
-    "dbrx": "smaug-bpe chatglm-bpe glm4",
+    "smollm": "starcoder refact codeshell exaone minerva-7b mellum2",
+    "llama-bpe": "llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
+    "dbrx": "smaug-bpe chatglm-bpe",
+    "glm4": "glm5",
+    "qwen2": "f2llmv2",
+    "tiny_aya": "cohere2moe",
     "stablelm2": "deepseek-r1-qwen kormo hunyuan megrez grok-2 solar-open",
-    "gpt-4o": "llama4 minimax-m2",
-    "deepseek-v3": "hunyuan-dense",
+    "gpt-4o": "llama4 minimax-m2 kanana2 talkie",
+    "deepseek-v3": "hunyuan-dense hy_v4 joyai-llm",
     "bloom": "poro-chat gpt3-finnish",
     "bailingmoe": "bailingmoe2 llada-moe",
 }
+
+NORMALISED = {"qwen2", "f2llmv2", "qwen35", "command-r", "tiny_aya", "cohere2moe"}
 
 
 def from_json(stages: list[dict[str, Any]]) -> PreTokenizer:
@@ -194,7 +241,8 @@ def test_the_default_is_that_of_llama_cpp() -> None:
 
 def test_whole_pieces_and_the_first_token() -> None:
     ignoring = {name for name, scheme in SCHEMES.items() if scheme.ignore_merges}
-    assert ignoring == {"llama-bpe", *SAME["llama-bpe"].split(), "tekken", "youtu"}
+    others = {"tekken", "youtu", "glm4", "glm5", "minicpm5", "granite-embed-multi-97m"}
+    assert ignoring == {"llama-bpe", *SAME["llama-bpe"].split(), *others}
     beginning = {name for name, scheme in SCHEMES.items() if scheme.add_bos_token}
     assert beginning == {"llama-bpe", *SAME["llama-bpe"].split(), "tekken", "chameleon"}
-    assert {name for name, scheme in SCHEMES.items() if scheme.is_nfc} == {"qwen2"}
+    assert {name for name, scheme in SCHEMES.items() if scheme.is_nfc} == NORMALISED
