@@ -193,10 +193,7 @@ class Decoder(Model):
             x, kv = carry
             attended, kv = self.attend(x, kv, params, index, layout, backends, constants)
             if config.is_parallel:
-                norm = self.norm(params, "mlp_norm") or self.norm(params, "attention_norm")
-                mixed = self.mixed(x, norm, params, index, layout, products)
-                x = self.added(x, attended, "attention_output", params, index, layout, products)
-                return self.added(x, mixed, "down", params, index, layout, products), kv
+                return self.side_by_side(x, attended, feed_forward, params, index, layout, products), kv
             x = self.added(x, attended, "attention_output", params, index, layout, products)
             return feed_forward(x, params, index, layout, products), kv
 
@@ -212,6 +209,16 @@ class Decoder(Model):
                 x, kv = run_layers(run_first, len(first), x, kv, first=first.start)
             x, kv = run_layers(run, len(layers), x, kv, first=layers.start)
         return x, kv
+
+    def side_by_side(
+        self, x: jax.Array, attended: jax.Array, feed_forward: FeedForward, params: Params, index: jax.Array,
+        layout: TokenLayout, products: Products,
+    ) -> jax.Array:  # fmt: skip
+        """The residual stream after both blocks of a layer, which read what it began with."""
+        norm = self.norm(params, "mlp_norm") or self.norm(params, "attention_norm")
+        mixed = self.mixed(x, norm, params, index, layout, products)
+        x = self.added(x, attended, "attention_output", params, index, layout, products)
+        return self.added(x, mixed, "down", params, index, layout, products)
 
     def constants(self, params: Params, layout: TokenLayout) -> AttentionConstants:
         """The constants of attention in a step."""

@@ -62,6 +62,7 @@ NOT_IN_GGUF = {
 NOT_IN_GGUF |= {"granite_hybrid_dense", "falcon_h1_norm_first"}
 NOT_IN_GGUF.add("granite_hybrid_attention")  # it is a file of Granite
 NOT_IN_GGUF |= {"falcon_alibi", "baichuan_alibi"}  # files of Baichuan mean it by 40 layers
+NOT_IN_GGUF.add("cohere2_moe_rms")  # sums of experts
 NOT_IN_GGUF |= {"olmo_hybrid", "olmo_hybrid_rotary"}  # no files of the architecture are known
 # What GGUF files do not say, because it is the same in all published models.
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -124,6 +125,10 @@ NATIVE_ALONE |= {
     "xverse",
 }  # fmt: skip
 NATIVE_ALONE |= {"baichuan", "baichuan_alibi", "falcon_alibi", "jais", "mimo2", "mpt"}
+NATIVE_ALONE |= {
+    "cohere2_moe", "cohere2_moe_rms", "dbrx", "deepseek", "glm_dsa", "glm_dsa_shared", "hy_v3", "jais2", "maincoder",
+    "mellum", "nanbeige",
+}  # fmt: skip
 # Those whose heads are too narrow for native attention: XLA's serves beside native products.
 WITH_NARROW_HEADS = {"falcon_alibi"}
 every_golden = pytest.mark.parametrize(

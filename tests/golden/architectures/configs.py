@@ -635,6 +635,86 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "hunyuan_dense": ("HunYuanDenseV1ForCausalLM", {**_HUNYUAN, "tie_word_embeddings": True}),
+    "jais2": ("Jais2ForCausalLM", {**_LLAMA, "rope_parameters": _PLAIN}),
+    "maincoder": (
+        "MaincoderForCausalLM",
+        {
+            **{key: value for key, value in _LLAMA.items() if key != "intermediate_size"}, "intermediate_size_mlp": 96,
+            "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "use_qk_norm": True, "tie_word_embeddings": False,
+        },
+    ),
+    "nanbeige": (
+        "NanbeigeForCausalLM",
+        {
+            **_LLAMA, "num_loops": 2, "skip_loop_final_norm": False, "rms_norm_eps": 1e-5, "rope_theta": 5000.0,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "deepseek": (
+        "DeepseekForCausalLM",
+        {
+            **_SIZES, "num_key_value_heads": 4, "first_k_dense_replace": 1, "moe_layer_freq": 1, "n_routed_experts": 6,
+            "num_experts_per_tok": 3, "n_shared_experts": 2, "moe_intermediate_size": 32, "norm_topk_prob": False,
+            "scoring_func": "softmax", "rms_norm_eps": 1e-6, "rope_theta": 5000.0, "tie_word_embeddings": False,
+        },
+    ),
+    "mellum": (  # a rotation that is not stretched in layers with windows
+        "MellumForCausalLM",
+        {
+            **_LLAMA, "num_hidden_layers": 5, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+            "sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                "full_attention": {
+                    "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0,
+                    "original_max_position_embeddings": 128, "beta_fast": 16.0, "beta_slow": 0.5,
+                },
+            },
+        },
+    ),
+    "hy_v3": (
+        "HYV3ForCausalLM",
+        {
+            **_LLAMA, "num_hidden_layers": 4, "num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 2,
+            "moe_intermediate_size": 32, "router_scaling_factor": 1.5, "rope_parameters": _PLAIN,
+        },
+    ),
+    "cohere2_moe": (  # a first layer that sees all and rotates
+        "Cohere2MoeForCausalLM",
+        {
+            **_LLAMA, "num_hidden_layers": 6, "intermediate_size": 32, "prefix_dense_intermediate_size": 96,
+            "num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 2, "expert_selection_fn": "sigmoid",
+            "first_k_dense_replace": 1, "sliding_window": 30, "logit_scale": 0.5, "rope_theta": 5000.0,
+        },
+    ),
+    "cohere2_moe_rms": (  # RMS norms, a softmax, and sums of routed and shared experts
+        "Cohere2MoeForCausalLM",
+        {
+            **_LLAMA, "intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 1,
+            "shared_expert_combination_strategy": "sum", "rms_norm_eps": 1e-6, "sliding_window": 30,
+            "sliding_window_pattern": 2, "logit_scale": 0.5, "rope_theta": 5000.0, "tie_word_embeddings": False,
+        },
+    ),
+    "dbrx": (
+        "DbrxForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 512,
+            "attn_config": {"clip_qkv": 0.75, "kv_n_heads": 2, "rope_theta": 5000.0}, "rope_parameters": _PLAIN,
+            "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 32, "moe_num_experts": 6, "moe_top_k": 3},
+            "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        },
+    ),
+    "glm_dsa": (  # an index that rotates adjacent features
+        "GlmMoeDsaForCausalLM",
+        {**_LATENT, "index_topk": 32, "index_head_dim": 32, "index_n_heads": 16, "n_group": 1, "topk_group": 1},
+    ),
+    "glm_dsa_shared": (  # layers that take what the index of a layer before picks
+        "GlmMoeDsaForCausalLM",
+        {
+            **_LATENT, "index_topk": 32, "index_head_dim": 32, "index_n_heads": 16, "n_group": 1, "topk_group": 1,
+            "num_hidden_layers": 6, "indexer_types": ["full", "full", "shared", "full", "shared", "shared"],
+        },
+    ),
     "hunyuan_moe": ("HunYuanMoEV1ForCausalLM", {**_HUNYUAN, "num_experts": 6, "moe_topk": 3}),
     "mimo2": (  # twice as many heads of keys in layers with windows, and values that are narrower
         "MiMoV2FlashForCausalLM",

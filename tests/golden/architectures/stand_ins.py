@@ -1,8 +1,8 @@
 """What computes the models that transformers has no class for: classes of others that compute the same, or a plain one.
 
-Bailing's, EXAONE's, InternLM2's, MiniCPM's, Orion's and XVERSE's code, which their makers publish beside the weights,
-computes what GLM 4.5, Granite, Llama and StableLM compute of the same tensors by other names. SmallThinker's is written
-here once more.
+Bailing's, DeepSeek's first, EXAONE's, InternLM2's, Maincoder's, MiniCPM's, Nanbeige's, Orion's and XVERSE's code, which
+their makers publish beside the weights, computes what GLM 4.5, Granite, Hunyuan, Llama, Qwen2's mixtures and StableLM
+compute of the same tensors by other names. SmallThinker's is written here once more.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -228,6 +228,92 @@ def load_minicpm(tensors: Tensors, config: Config, folder: Path) -> Any:
     return _loaded("GraniteForCausalLM", same, tensors, folder)
 
 
+def deepseek_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, inner = config["hidden_size"], config["moe_intermediate_size"]
+    shapes = minicpm_shapes(config)
+    for layer in range(config["first_k_dense_replace"], config["num_hidden_layers"]):
+        before = f"model.layers.{layer}.mlp."
+        shapes = {name: shape for name, shape in shapes.items() if not name.startswith(before)}
+        shapes[f"{before}gate.weight"] = [config["n_routed_experts"], hidden]
+        shapes |= _block(f"{before}shared_experts.", hidden, inner * config["n_shared_experts"])
+        for expert in range(config["n_routed_experts"]):
+            shapes |= _block(f"{before}experts.{expert}.", hidden, inner)
+    return shapes
+
+
+def load_deepseek(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As Qwen2's mixtures, whose gate of the shared expert, of zeros, halves what that makes twice."""
+    changed = _renamed(tensors, {"mlp.shared_experts": "mlp.shared_expert"})
+    for layer in range(config["first_k_dense_replace"], config["num_hidden_layers"]):
+        before = f"model.layers.{layer}.mlp."
+        changed[f"{before}shared_expert_gate.weight"] = torch.zeros(1, config["hidden_size"])
+        changed[f"{before}shared_expert.down_proj.weight"] = changed[f"{before}shared_expert.down_proj.weight"] * 2
+    same = {
+        **config, "num_experts": config["n_routed_experts"], "qkv_bias": False,
+        "shared_expert_intermediate_size": config["moe_intermediate_size"] * config["n_shared_experts"],
+        "mlp_only_layers": list(range(config["first_k_dense_replace"])), "rope_parameters": _rotation(config),
+    }  # fmt: skip
+    return _loaded("Qwen2MoeForCausalLM", same, changed, folder)
+
+
+def maincoder_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, head_dim, inner = config["hidden_size"], config["head_dim"], config["intermediate_size_mlp"]
+    sizes = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"], "v": config["num_key_value_heads"]}
+    shapes = _outside_layers(config, "model.embed_tokens.weight", "lm_head.weight")
+    for layer in range(config["num_hidden_layers"]):
+        before = f"model.layers.{layer}."
+        shapes |= {f"{before}input_layernorm.weight": [hidden], f"{before}post_attention_layernorm.weight": [hidden]}
+        shapes |= {f"{before}self_attn.{kind}_proj.weight": [size * head_dim, hidden] for kind, size in sizes.items()}
+        shapes |= {f"{before}self_attn.{kind}_norm.weight": [head_dim] for kind in "qk"}
+        shapes[f"{before}self_attn.o_proj.weight"] = [hidden, sizes["q"] * head_dim]
+        shapes |= _block(f"{before}feed_forward.", hidden, inner)
+    return shapes
+
+
+def load_maincoder(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As Hunyuan, whose rotation is one of halves."""
+    names = {
+        "feed_forward": "mlp", "self_attn.q_norm": "self_attn.query_layernorm",
+        "self_attn.k_norm": "self_attn.key_layernorm",
+    }  # fmt: skip
+    changed: Tensors = {}
+    for name, values in tensors.items():
+        if any(kind in name for kind in ("q_proj", "k_proj", "q_norm", "k_norm")):
+            pairs = values.reshape(-1, config["head_dim"] // 2, 2, *values.shape[1:])
+            values = pairs.swapaxes(1, 2).reshape(values.shape).contiguous()
+        changed[name] = values
+    same = {
+        **config, "intermediate_size": config["intermediate_size_mlp"], "rope_parameters": _rotation(config),
+    }  # fmt: skip
+    return _loaded("HunYuanDenseV1ForCausalLM", same, _renamed(changed, names), folder)
+
+
+def nanbeige_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, head_dim = config["hidden_size"], config["head_dim"]
+    sizes = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"], "v": config["num_key_value_heads"]}
+    shapes = minicpm_shapes(config)
+    for layer in range(config["num_hidden_layers"]):
+        before = f"model.layers.{layer}.self_attn."
+        shapes |= {f"{before}{kind}_proj.weight": [size * head_dim, hidden] for kind, size in sizes.items()}
+        shapes[f"{before}o_proj.weight"] = [hidden, sizes["q"] * head_dim]
+    return shapes
+
+
+class Nanbeige:
+    """Logits of a text, by Llama of transformers, which reads again what its last norm makes."""
+
+    def __init__(self, tensors: Tensors, config: Config, folder: Path) -> None:
+        same = {**config, "rope_parameters": _rotation(config)}
+        self.llama = _loaded("LlamaForCausalLM", same, tensors, folder)
+        self.num_loops = config["num_loops"]
+
+    def __call__(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        x = self.llama.model.embed_tokens(input_ids)
+        for _ in range(self.num_loops):
+            x = self.llama.model(inputs_embeds=x, use_cache=False).last_hidden_state
+        return SimpleNamespace(logits=self.llama.lm_head(x))
+
+
 def smallthinker_shapes(config: Config) -> dict[str, list[int]]:
     hidden, head_dim, inner = config["hidden_size"], config["head_dim"], config["moe_ffn_hidden_size"]
     sizes = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"], "v": config["num_key_value_heads"]}
@@ -388,6 +474,9 @@ STAND_INS: dict[str, StandIn] = {
     "DeciLMForCausalLM": StandIn("nemotron-nas", deci_shapes, Deci),
     "BaichuanForCausalLM": StandIn("baichuan", baichuan_shapes, load_baichuan),
     "JAISLMHeadModel": StandIn("jais", jais_shapes, Jais),
+    "DeepseekForCausalLM": StandIn("deepseek", deepseek_shapes, load_deepseek),
+    "MaincoderForCausalLM": StandIn("maincoder", maincoder_shapes, load_maincoder),
+    "NanbeigeForCausalLM": StandIn("nanbeige", nanbeige_shapes, Nanbeige),
     "BailingMoeForCausalLM": StandIn("bailing_moe", bailing_shapes, load_first_bailing),
     "BailingMoeV2ForCausalLM": StandIn("bailing_moe", bailing_shapes, load_bailing),
     "ExaoneForCausalLM": StandIn("exaone", exaone_shapes, load_exaone),

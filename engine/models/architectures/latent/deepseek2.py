@@ -58,7 +58,9 @@ class DeepseekV3(Deepseek2):
         if config.text("scoring_func") not in (None, "sigmoid"):
             raise config.error("scoring_func", 'of this architecture it must be "sigmoid"')
         usual, sizes = latent_config.read_folder(config, tensor_names, cls.model_type)
-        return cls(with_latents(routed_config.read_folder(config.with_defaults(_DEFAULTS), usual), sizes))
+        kinds = routed_config.read_kinds(config, usual.num_layers)
+        made = routed_config.read_folder(config.with_defaults(_DEFAULTS), usual, dense_layers=kinds)
+        return cls(with_latents(made, sizes))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,20 @@ from engine.weights.formats.fields import Fields
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, LeafKind, Split
+from engine.weights.leaf import Leaf, LeafKind, Part, Split
+from engine.weights.tensors import paired_rows
 
 _NUM_PICKED, _NUM_HEADS, _SIZE = 2048, 64, 128  # of transformers' class, where a configuration leaves them out
 _NORM_EPSILON = 1e-6  # of the keys; source: DeepSeek's code
 _KEY_NORM: Names = ("self_attn.indexer.k_norm", "indexer.k_norm")
+
+
+class Indexed(NamedTuple):
+    """What the index makes of the tokens of a step in a layer."""
+
+    queries: jax.Array  # [num_tokens, num_heads, size]
+    weights: jax.Array  # float32[num_tokens, num_heads]
+    keys: jax.Array  # [num_tokens, size]
 
 
 class IndexSizes(NamedTuple):
@@ -55,6 +64,8 @@ class Deepseek32(DeepseekV3):
     config: Deepseek32Config
 
     model_type = "deepseek_v32"
+    # Whether files have the index's queries and keys for a rotation of adjacent features.
+    is_index_paired: ClassVar[bool] = False
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
@@ -93,45 +104,74 @@ class Deepseek32(DeepseekV3):
         return replace(self, config=replace(config, is_indexed=False, head_dim=config.latent.page_dim))
 
     def attention_leaves(self) -> list[Leaf]:
-        config, index, leaves = self.config, self.config.index, super().attention_leaves()
-        if not config.is_indexed:
-            return leaves
+        return [*super().attention_leaves(), *(self.index_leaves() if self.config.is_indexed else ())]
+
+    def index_leaves(self) -> list[Leaf]:
+        """Of the index, whose keys have a norm and a matrix of their own."""
+        config, index = self.config, self.config.index
         hidden, size = config.hidden_size, index.size
-        key = in_layers((size, hidden), ("self_attn.indexer.wk", "indexer.attn_k"))
-        names = ("self_attn.indexer.wq_b", "indexer.attn_q_b")
-        queries = in_layers((index.num_heads * size, config.latent.q_rank), names)
+        paired = paired_rows(size, config.latent.rope_dim) if self.is_index_paired else None
+
+        def part(shape: tuple[int, ...], names: Names, suffix: str = "weight") -> Part:
+            return in_layers(shape, names, suffix=suffix, folder_transform=paired, gguf_transform=paired)
+
+        queries = ("self_attn.indexer.wq_b", "indexer.attn_q_b")
+        key = part((size, hidden), ("self_attn.indexer.wk", "indexer.attn_k"))
         weights = in_layers((index.num_heads, hidden), ("self_attn.indexer.weights_proj", "indexer.proj"))
-        bias = in_layers((size,), _KEY_NORM, suffix="bias")
         return [
-            *leaves,
             Leaf("index_key", LeafKind.MATRIX, (key,)),
-            *self.norm_leaves("index_norm", size, _KEY_NORM),
-            Leaf("index_norm_bias", LeafKind.VECTOR, (bias,)),
-            Leaf("index_queries", LeafKind.MATRIX, (queries,), Split.REPLICATED),
+            Leaf("index_norm", LeafKind.VECTOR, (part((size,), _KEY_NORM),)),
+            Leaf("index_norm_bias", LeafKind.VECTOR, (part((size,), _KEY_NORM, "bias"),)),
+            Leaf(
+                "index_queries", LeafKind.MATRIX, (part((index.num_heads * size, config.latent.q_rank), queries),),
+                Split.REPLICATED,
+            ),
             Leaf("index_weights", LeafKind.MATRIX, (weights,), is_exact=True),
-        ]
+        ]  # fmt: skip
 
     def indexed(
         self, of_heads: jax.Array, key: jax.Array, inputs: tuple[jax.Array, jax.Array], params: Params,
         index: jax.Array, layout: TokenLayout, products: Products, constants: AttentionConstants,
     ) -> tuple[jax.Array, jax.Array, AttentionConstants]:  # fmt: skip
-        """As `LatentDecoder.indexed`. The first features of the index's queries and keys are rotated by halves."""
-        sizes, (x, q_latent) = self.config.index, inputs
+        """As `LatentDecoder.indexed`."""
         if not self.config.is_indexed:
             return of_heads, key, constants
-        norm = self.norm(params, "attention_norm")
-        keys = products.norm_product(x, norm, params["index_key"], index, layout)
+        made = self.index_of(inputs, params, index, layout, products, constants)
+        return self.with_index(of_heads, key, made, constants)
+
+    def index_of(
+        self, inputs: tuple[jax.Array, jax.Array], params: Params, place: jax.Array, layout: TokenLayout,
+        products: Products, constants: AttentionConstants,
+    ) -> Indexed:  # fmt: skip
+        """What the index makes of the inputs of `indexed`. The first features of queries and keys rotate by halves.
+
+        Args:
+            place: of the layer among those that have an index.
+        """
+        sizes, (x, q_latent) = self.config.index, inputs
+        norm, q_norm = self.norms_of_index(params)
+        keys = products.norm_product(x, norm, params["index_key"], place, layout)
         of_keys = Norm(params["index_norm"], _NORM_EPSILON, NormKind.LAYER, params["index_norm_bias"])
-        keys = products.norm(keys, of_keys, index, layout)
-        weights = products.norm_product(x, norm, params["index_weights"], index, layout).astype(jnp.float32)
-        q_norm = self._latent_norm(params, "query_norm")
-        queries = products.norm_product(q_latent, q_norm, params["index_queries"], index, layout)
+        keys = products.norm(keys, of_keys, place, layout)
+        weights = products.norm_product(x, norm, params["index_weights"], place, layout).astype(jnp.float32)
+        queries = products.norm_product(q_latent, q_norm, params["index_queries"], place, layout)
         queries = _rotated(queries.reshape(len(x), sizes.num_heads, sizes.size), constants.rotations[0])
         keys = _rotated(keys[:, None], constants.rotations[0])[:, 0]
-        scaled = weights * (sizes.size * sizes.num_heads) ** -0.5
+        return Indexed(queries, weights * (sizes.size * sizes.num_heads) ** -0.5, keys)
+
+    def norms_of_index(self, params: Params) -> tuple[Norm | None, Norm]:
+        """Those of the residual stream and of the latent of queries, in the layers that have an index."""
+        return self.norm(params, "attention_norm"), self._latent_norm(params, "query_norm")
+
+    def with_index(
+        self, of_heads: jax.Array, key: jax.Array, made: Indexed, constants: AttentionConstants
+    ) -> tuple[jax.Array, jax.Array, AttentionConstants]:
+        """As `indexed`, of what an index has made."""
+        sizes = self.config.index
         of_heads = jnp.pad(of_heads, ((0, 0), (0, 0), (0, sizes.size)))
-        key = jnp.concatenate([key, keys.astype(key.dtype)], axis=1)
-        return of_heads, key, replace(constants, index=TokenIndex(queries, scaled, sizes.num_picked))
+        key = jnp.concatenate([key, made.keys.astype(key.dtype)], axis=1)
+        picks = TokenIndex(made.queries, made.weights, sizes.num_picked)
+        return of_heads, key, replace(constants, index=picks)
 
 
 def _rotated(x: jax.Array, rotations: jax.Array) -> jax.Array:

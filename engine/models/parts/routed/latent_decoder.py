@@ -110,7 +110,18 @@ class LatentDecoder(RoutedDecoder):
         self, x: jax.Array, kv: KVPages, params: Params, index: jax.Array, layout: TokenLayout, backends: Backends,
         constants: AttentionConstants,
     ) -> tuple[jax.Array, KVPages]:  # fmt: skip
-        config, sizes, products = self.config, self.config.latent, backends.products
+        products = backends.products
+        of_heads, key, q_latent = self.queries_and_key(x, params, index, layout, products)
+        of_heads, key, constants = self.indexed(
+            of_heads, key, (x, q_latent), params, index, layout, products, constants
+        )
+        return self.attend_to_latents(of_heads, key, kv, params, index, layout, backends, constants)
+
+    def queries_and_key(
+        self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Absorbed queries [num_tokens, num_heads, page_dim], keys, and the latent of queries before its norm."""
+        config, sizes = self.config, self.config.latent
         num_tokens, heads = x.shape[0], config.num_heads
         made = products.norm_product(x, self.norm(params, "attention_norm"), params["qkv"], index, layout)
         latent_at, rotated_at = made.shape[1] - sizes.page_dim, made.shape[1] - sizes.rope_dim
@@ -123,14 +134,19 @@ class LatentDecoder(RoutedDecoder):
         plain, turning = jnp.split(queries, [heads * sizes.nope_dim], axis=1)
         absorbed = self._by_head(plain, params["key_up"], index, layout, products)
         of_heads = jnp.concatenate([turning.reshape(num_tokens, heads, -1), absorbed], axis=-1)
-        key = jnp.concatenate([rotated, latent], axis=1)
-        of_heads, key, constants = self.indexed(
-            of_heads, key, (x, q_latent), params, index, layout, products, constants
-        )
+        return of_heads, jnp.concatenate([rotated, latent], axis=1), q_latent
+
+    def attend_to_latents(
+        self, of_heads: jax.Array, key: jax.Array, kv: KVPages, params: Params, index: jax.Array, layout: TokenLayout,
+        backends: Backends, constants: AttentionConstants,
+    ) -> tuple[jax.Array, KVPages]:  # fmt: skip
+        """As `attend`, of what `queries_and_key` and `indexed` make."""
+        sizes, num_tokens, heads = self.config.latent, of_heads.shape[0], self.config.num_heads
         joined = jnp.concatenate([of_heads.reshape(num_tokens, -1), key], axis=1)
         mixed, kv = backends.attention(self.attention_input(joined, layout), kv, index, layout, constants)
         latents = mixed.reshape(num_tokens, heads, -1)[..., sizes.rope_dim : sizes.page_dim].reshape(num_tokens, -1)
-        return self._by_head(latents, params["value_up"], index, layout, products).reshape(num_tokens, -1), kv
+        values = self._by_head(latents, params["value_up"], index, layout, backends.products)
+        return values.reshape(num_tokens, -1), kv
 
     def indexed(
         self, of_heads: jax.Array, key: jax.Array, inputs: tuple[jax.Array, jax.Array], params: Params,

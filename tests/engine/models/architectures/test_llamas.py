@@ -14,6 +14,7 @@ from engine.models.architectures.llamas.exaone import Exaone
 from engine.models.architectures.llamas.glm import Glm
 from engine.models.architectures.llamas.llama4 import Llama4
 from engine.models.architectures.llamas.minicpm import MiniCpm
+from engine.models.architectures.llamas.nanbeige import Nanbeige
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
 
@@ -49,6 +50,15 @@ def test_contexts_of_llama4_are_those_of_one_chunk() -> None:
     assert opened(Llama4, {**LLAMA4, "attention_chunk_size": None}).config.context_length == 512
 
 
+def test_nanbeige_has_keys_and_values_of_each_loop_and_weights_of_one() -> None:
+    model = opened(Nanbeige, {**SIZES, "num_loops": 3, "skip_loop_final_norm": True})
+    config = model.config
+    assert (config.num_layers, config.num_loops, config.norms_loops) == (18, 3, False)
+    assert config.kv_layout(7, 16, "bfloat16").shape[0] == 18
+    assert {leaf.layers for leaf in model.leaves() if leaf.is_per_layer} == {tuple(range(6))}
+    assert opened(Nanbeige, SIZES).config.num_layers == 6
+
+
 def test_gemma3n_is_read_as_it_is_published() -> None:
     """With the fields of transformers before version 5, and a list of sizes that are all the same."""
     config = opened(Gemma3n, {"text_config": {**GEMMA3N, "intermediate_size": [96] * 6}}).config
@@ -79,6 +89,8 @@ def test_the_first_and_every_other_layer_of_trinity_have_windows_but_the_fourth(
     ("architecture", "values", "message"),
     [
         (Llama4, {**LLAMA4, "num_experts_per_tok": 2}, "num_experts_per_tok is 2; of this architecture it must be 1"),
+        (Nanbeige, {**SIZES, "num_loops": 17}, "num_loops is 17; it must be an integer from 1 to 16"),
+        (Nanbeige, {**SIZES, "enable_mhc": True}, "enable_mhc is true; this is not served"),
         (Llama4, {**LLAMA4, "moe_layers": [7]}, "moe_layers is .*from 0 to 5"),
         (Llama4, {**LLAMA4, "moe_layers": []}, "no layer has experts"),
         (Llama4, {**LLAMA4, "no_rope_layers": [1]}, "no_rope_layers is .*for each of 6 layers"),

@@ -424,6 +424,12 @@ def add_longrope_factors(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
         )
 
 
+def add_loops(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """How often the layers are gone through."""
+    writer.add_uint32("nanbeige.num_loops", config["num_loops"])
+    writer.add_bool("nanbeige.skip_loop_final_norm", config["skip_loop_final_norm"])
+
+
 def add_minicpm3(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     """Neither multipliers nor the width of values."""
     add_longrope_factors(writer, config)
@@ -489,9 +495,19 @@ OF_PICTURES = (
 )  # fmt: skip
 WITHOUT_SUFFIX = (  # in folders, of weights
     ".experts.gate_up_proj", ".experts.down_proj", "layer_scalar", "_output_scale", "attention_sink_bias",
+    ".experts.mlp.w1", ".experts.mlp.v1", ".experts.mlp.w2",
 )  # fmt: skip
 OUTPUT = {"lm_head.weight": "output.weight"}
 LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
+
+# The names of architectures that the gguf package does not know yet, whose tensors have the names of another one's.
+STATED = {
+    "DeepseekV32ForCausalLM": "deepseek32",
+    "MellumForCausalLM": "mellum",
+    "HYV3ForCausalLM": "hy_v3",
+    "Cohere2MoeForCausalLM": "cohere2moe",
+    "NanbeigeForCausalLM": "nanbeige",
+}
 
 # By transformers' class: the architecture, what is done to tensors, and the fields that others do not have.
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
@@ -529,6 +545,15 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Plamo3ForCausalLM": (MODEL_ARCH.PLAMO3, as_stored, plamo_twins.add_plamo3),
     "MiniCPM3ForCausalLM": (MODEL_ARCH.MINICPM3, as_stored, add_minicpm3),
     "DeepseekV32ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_indexed_latents),
+    "GlmMoeDsaForCausalLM": (MODEL_ARCH.GLM_DSA, as_stored, mixture_twins.add_indexed_latents),
+    "Jais2ForCausalLM": (MODEL_ARCH.JAIS2, as_stored, nothing),
+    "MaincoderForCausalLM": (MODEL_ARCH.MAINCODER, as_stored, nothing),
+    "NanbeigeForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_loops),
+    "DeepseekForCausalLM": (MODEL_ARCH.DEEPSEEK, adjacent_pairs, mixture_twins.add_routing),
+    "MellumForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, mixture_twins.add_mellum),
+    "HYV3ForCausalLM": (MODEL_ARCH.DOTS1, as_stored, mixture_twins.add_hy_v3),
+    "Cohere2MoeForCausalLM": (MODEL_ARCH.DOTS1, as_stored, mixture_twins.add_cohere2_moe),
+    "DbrxForCausalLM": (MODEL_ARCH.DBRX, mixture_twins.experts_of_dbrx, mixture_twins.add_dbrx),
     "PhiForCausalLM": (MODEL_ARCH.PHI2, as_stored, nothing),
     "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
     "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
@@ -626,6 +651,8 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
         tensors = gpt_twins.with_split_qkv(tensors, config)
     if config["model_type"] == "stablelm":
         tensors = with_stacked_norms(tensors)
+    if config["model_type"] == "hy_v3":
+        tensors = mixture_twins.with_bare_names(tensors)
     if config["model_type"] == "bloom":
         tensors = {name.removeprefix("transformer."): values for name, values in tensors.items()}
     if config["model_type"] == "baichuan":
@@ -673,8 +700,7 @@ def write_gguf(
     if name in mixture_twins.LATENT:
         tensors = mixture_twins.with_latent_heads(tensors, config)
     num_ahead = name in ("Glm4MoeForCausalLM", "MiMoV2FlashForCausalLM")
-    # The gguf package does not know this architecture yet, whose tensors have the names of another one's.
-    stated = "deepseek32" if name == "DeepseekV32ForCausalLM" else MODEL_ARCH_NAMES[architecture]
+    stated = STATED.get(name) or MODEL_ARCH_NAMES[architecture]
     writer = GGUFWriter(path, stated)
     if "layers_block_type" in config:
         config = {**config, "num_hidden_layers": len(config["layers_block_type"])}
@@ -691,7 +717,7 @@ def write_gguf(
     if "num_key_value_heads" in config:
         num_kv_heads = 1 if has_one_head else config["num_key_value_heads"]
         writer.add_head_count_kv(of_attending_layers(config, num_kv_heads))
-    if "rms_norm_eps" in config:
+    if config.get("rms_norm_eps") is not None:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     elif any(key in config for key in LAYER_NORM_EPSILONS):
         writer.add_layer_norm_eps(next(config[key] for key in LAYER_NORM_EPSILONS if key in config))

@@ -17,10 +17,12 @@ _GATING = {
     "DeepseekV2ForCausalLM": ExpertGatingFuncType.SOFTMAX,
     "DeepseekV3ForCausalLM": ExpertGatingFuncType.SIGMOID,
     "DeepseekV32ForCausalLM": ExpertGatingFuncType.SIGMOID,
+    "GlmMoeDsaForCausalLM": ExpertGatingFuncType.SIGMOID,
+    "HYV3ForCausalLM": ExpertGatingFuncType.SIGMOID,
 }
 LATENT = (
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "Mistral4ForCausalLM",
-    "KimiLinearForCausalLM", "DeepseekV32ForCausalLM", "MiniCPM3ForCausalLM",
+    "KimiLinearForCausalLM", "DeepseekV32ForCausalLM", "MiniCPM3ForCausalLM", "GlmMoeDsaForCausalLM",
 )  # fmt: skip
 
 
@@ -141,9 +143,13 @@ def add_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 
 def add_indexed_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_latents(writer, config)
-    writer.add_uint32("deepseek32.attention.indexer.head_count", config["index_n_heads"])
-    writer.add_uint32("deepseek32.attention.indexer.key_length", config["index_head_dim"])
-    writer.add_uint32("deepseek32.attention.indexer.top_k", config["index_topk"])
+    key = f"{writer.arch}.attention.indexer"
+    writer.add_uint32(f"{key}.head_count", config["index_n_heads"])
+    writer.add_uint32(f"{key}.key_length", config["index_head_dim"])
+    writer.add_uint32(f"{key}.top_k", config["index_topk"])
+    kinds = config.get("indexer_types", ())
+    if "shared" in kinds:  # as all files of GLM 5.2; those of GLM 5 leave it out
+        writer.add_array(f"{key}.types", [kind == "full" for kind in kinds])
 
 
 def with_split_qkv(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -208,6 +214,50 @@ def with_latent_heads(tensors: Mapping[str, np.ndarray], config: Mapping[str, An
     return changed
 
 
+def add_mellum(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_expert_count(num_experts(config))
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+
+
+def add_cohere2_moe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_exaone_moe(writer, config)
+    writer.add_logit_scale(config["logit_scale"])
+
+
+def add_hy_v3(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Which layers have no experts is seen from the tensors."""
+    add_routing(writer, {key: value for key, value in config.items() if key != "mlp_layer_types"})
+    writer.add_expert_weights_scale(config["router_scaling_factor"])
+
+
+def with_bare_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Of Hy3: the biases of choice by a name without an ending."""
+
+    def renamed(name: str) -> str:
+        layer = name.removeprefix("model.layers.").partition(".")[0]
+        return f"blk.{layer}.exp_probs_b" if name.endswith(".expert_bias") else name
+
+    return {renamed(name): values for name, values in tensors.items()}
+
+
+def add_dbrx(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_clamp_kqv(config["attn_config"]["clip_qkv"])
+    writer.add_expert_count(config["ffn_config"]["moe_num_experts"])
+    writer.add_expert_used_count(config["ffn_config"]["moe_top_k"])
+
+
+def experts_of_dbrx(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """Matrices of experts by themselves, of all in one; downs are turned."""
+    if ".ffn.experts.mlp." not in name:
+        return values
+    by_expert = values.reshape(config["ffn_config"]["moe_num_experts"], -1, values.shape[1])
+    return by_expert.swapaxes(1, 2) if name.endswith("w2") else by_expert
+
+
 def add_smallthinker(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_routing(writer, config)
     if any(config["sliding_window_layout"]):
@@ -217,7 +267,7 @@ def add_smallthinker(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with the names that transformers gives fields of its own classes."""
     made = dict(config)
-    if "intermediate_size_mlp" in config:  # of Llama 4
+    if "intermediate_size_mlp" in config and config["model_type"] != "maincoder":  # of Llama 4
         made |= {
             "intermediate_size": config["intermediate_size_mlp"],
             "moe_intermediate_size": config["intermediate_size"],
@@ -226,6 +276,20 @@ def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
         made["is_early"] = True
     if config["model_type"] == "gpt_bigcode":
         made["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
+    if config["model_type"] == "cohere2_moe":
+        inner = config["intermediate_size"]
+        made |= {
+            "intermediate_size": config["prefix_dense_intermediate_size"] or inner, "moe_intermediate_size": inner,
+        }  # fmt: skip
+    if config["model_type"] == "maincoder":
+        made["intermediate_size"] = config["intermediate_size_mlp"]
+    if config["model_type"] == "dbrx":
+        made |= {
+            "hidden_size": config["d_model"], "num_hidden_layers": config["n_layers"], "layer_norm_eps": 1e-5,
+            "num_attention_heads": config["n_heads"], "max_position_embeddings": config["max_seq_len"],
+            "num_key_value_heads": config["attn_config"]["kv_n_heads"],
+            "intermediate_size": config["ffn_config"]["ffn_hidden_size"],
+        }  # fmt: skip
     if "num_layers" in config:  # of EXAONE
         made |= {"num_hidden_layers": config["num_layers"], "rms_norm_eps": config["layer_norm_epsilon"]}
     if "rope_theta" in config and config.get("rope_scaling"):

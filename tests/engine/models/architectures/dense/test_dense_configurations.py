@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from engine.interface.errors import ModelError
-from engine.models.architectures.dense.cohere import Cohere, Cohere2
 from engine.models.architectures.dense.exaone4 import Exaone4
 from engine.models.architectures.dense.gemma import Gemma
 from engine.models.architectures.dense.glm4 import Glm4
+from engine.models.architectures.dense.jais2 import Jais2
+from engine.models.architectures.dense.maincoder import Maincoder
 from engine.models.architectures.dense.olmo3 import Olmo3
 from engine.models.architectures.dense.seed_oss import SeedOss
+from engine.models.architectures.head_norms.cohere import Cohere, Cohere2
 from engine.models.parts import rotary
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
@@ -56,6 +58,10 @@ def test_what_configurations_leave_out_is_that_of_transformers() -> None:
     assert opened(Gemma, SIZES).config.head_dim == 256
     assert opened(Glm4, SIZES).config.rotary == (rotary.plain(64, 10000.0),)
     assert opened(Cohere, SIZES).config.logit_scale == 0.0625
+    assert opened(Jais2, SIZES).config.has_qkv_bias
+    assert opened(Jais2, SIZES).config.has_mlp_bias
+    assert opened(Maincoder, {**SIZES, "intermediate_size_mlp": 128}).config.intermediate_size == 128
+    assert opened(Maincoder, SIZES).config.rotary == (rotary.plain(16, 1_000_000.0),)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +69,8 @@ def test_what_configurations_leave_out_is_that_of_transformers() -> None:
     [
         (Gemma, {"hidden_act": "silu"}, 'hidden_act is "silu".*gelu_pytorch_tanh'),
         (Gemma, {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        (Maincoder, {"use_qk_norm": False}, "use_qk_norm is false; queries and keys without norms"),
+        (Jais2, {"hidden_act": "silu"}, 'hidden_act is "silu".*relu2'),
         (Cohere2, {"sliding_window_pattern": 0}, "sliding_window_pattern"),
         (Exaone4, {"sliding_window": 24, "sliding_window_pattern": "LLLG"}, "sliding_window_pattern.*layer_types"),
         (Olmo3, {"layer_types": ["full_attention"]}, "layer_types"),

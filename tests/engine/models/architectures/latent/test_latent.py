@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from engine.interface.errors import ModelError
 from engine.models.architectures.latent.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
 from engine.models.architectures.latent.deepseek32 import Deepseek32
+from engine.models.architectures.latent.glm_dsa import GlmDsa
 from engine.models.architectures.latent.kimi_linear import KimiLinear
 from engine.models.architectures.latent.mistral4 import Mistral4
 from engine.models.parts.model import Model
@@ -71,6 +72,17 @@ def test_the_layers_without_experts_are_those_that_a_file_names(architecture: ty
     assert opened(architecture, {**SIZES, "mlp_layer_types": None}).config.dense_layers == (0,)
 
 
+def test_layers_of_glm_5_2_have_an_index_by_a_list_a_pattern_or_a_frequency() -> None:
+    values = {**SIZES, "num_hidden_layers": 7, "n_group": 1, "topk_group": 1, "index_head_dim": 32}
+    assert opened(GlmDsa, values).config.index_layers == tuple(range(7))
+    kinds = ["full", "full", "full", "shared", "shared", "shared", "full"]
+    stated: list[dict[str, Any]] = [
+        {"indexer_types": kinds}, {"index_topk_pattern": "FFFSSSF"}, {"index_topk_pattern": kinds},
+        {"index_topk_freq": 4, "index_skip_topk_offset": 3},
+    ]  # fmt: skip
+    assert {opened(GlmDsa, {**values, **each}).config.index_layers for each in stated} == {(0, 1, 2, 6)}
+
+
 def test_groups_count_only_where_the_method_says_so() -> None:
     config = opened(Deepseek2, {**SIZES, "topk_method": "group_limited_greedy"}).config
     assert (config.num_groups, config.num_picked_groups, config.num_best_of_group) == (4, 2, 1)
@@ -90,6 +102,10 @@ def test_groups_count_only_where_the_method_says_so() -> None:
             "it must list layers, from 1 to 5",
         ),
         (KimiLinear, {**KIMI, "linear_attn_config": {"num_heads": 1 << 30}}, "a delta-net has 1073741824 heads"),
+        (GlmDsa, {"indexer_types": ["shared", "full", "full"]}, "indexer_types is .*; the first layer must be 'full'"),
+        (GlmDsa, {"index_topk_pattern": "FXF"}, "index_topk_pattern is .*; it must list 3 times 'full' or 'shared'"),
+        (GlmDsa, {"index_topk_freq": 0}, "index_topk_freq is 0"),
+        (GlmDsa, {"indexer_rope_interleave": False}, "indexer_rope_interleave is false"),
         (DeepseekV3, {"attention_bias": True}, "attention_bias is true; biases are not served"),
         (DeepseekV3, {"qk_rope_head_dim": 15}, "qk_rope_head_dim is 15; it must be even"),
         (DeepseekV3, {"kv_lora_rank": 0}, "kv_lora_rank is 0; it must be an integer from 1"),

@@ -9,17 +9,20 @@ import pytest
 
 from engine.interface.errors import ModelError
 from engine.models.architectures.mixtures.bailing_moe import BailingMoe2
-from engine.models.architectures.mixtures.dots1 import Dots1
+from engine.models.architectures.mixtures.dbrx import Dbrx
 from engine.models.architectures.mixtures.ernie4_5_moe import Ernie45Moe
-from engine.models.architectures.mixtures.exaone_moe import ExaoneMoe
 from engine.models.architectures.mixtures.glm4_moe import Glm4Moe
 from engine.models.architectures.mixtures.granite_moe import GraniteMoe
 from engine.models.architectures.mixtures.hunyuan_moe import HunyuanMoe
+from engine.models.architectures.mixtures.mellum import Mellum
 from engine.models.architectures.mixtures.minimax_m2 import MiniMaxM2
 from engine.models.architectures.mixtures.olmoe import Olmoe
 from engine.models.architectures.mixtures.qwen2_moe import Qwen2Moe
 from engine.models.architectures.mixtures.qwen3_moe import Qwen3Moe
 from engine.models.architectures.mixtures.smallthinker import SmallThinker
+from engine.models.architectures.shared_experts.dots1 import Dots1
+from engine.models.architectures.shared_experts.exaone_moe import ExaoneMoe
+from engine.models.parts import rotary
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
 
@@ -31,6 +34,11 @@ EXPERTS = {**SIZES, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediat
 
 SMALLTHINKER = {
     **SIZES, "moe_num_primary_experts": 4, "moe_num_active_primary_experts": 2, "moe_ffn_hidden_size": 32,
+}  # fmt: skip
+DBRX: dict[str, Any] = {
+    "vocab_size": 100, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 512,
+    "attn_config": {"clip_qkv": 8, "kv_n_heads": 2, "rope_theta": 500000},
+    "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
 }  # fmt: skip
 ROUTED = {**EXPERTS, "n_routed_experts": 4, "num_shared_experts": 1, "moe_topk": 2}
 
@@ -100,6 +108,22 @@ def test_lists_of_layers_say_which_have_a_window_and_which_rotate() -> None:
     assert (config.tables, config.windows) == ((-1, 0, 0, 0, -1, 0, 0), (0, 30, 30, 30, 0, 30, 30))
 
 
+def test_mellum_may_have_layers_without_experts_and_windows_that_rotate_otherwise() -> None:
+    kinds = ["full_attention", *["sliding_attention"] * 6]
+    sparse = ["dense", *["sparse"] * 6]
+    config = opened(Mellum, {**EXPERTS, "layer_types": kinds, "mlp_layer_types": sparse}).config
+    assert (config.windows, config.tables) == ((0, *(1024,) * 6), (0, *(1,) * 6))
+    assert config.rotary == (rotary.plain(32, 500_000.0), rotary.plain(32, 10_000.0))
+    assert (config.dense_layers, config.dense_size, config.intermediate_size) == ((0,), 96, 32)
+
+
+def test_shares_of_dbrx_are_divided_by_their_sum_or_not_at_all() -> None:
+    config = opened(Dbrx, DBRX).config
+    assert (config.normalises_shares, config.qkv_limit, config.rotary) == (True, 8.0, (rotary.plain(16, 500_000.0),))
+    as_they_are = {**DBRX, "ffn_config": {**DBRX["ffn_config"], "moe_normalize_expert_weights": None}}
+    assert not opened(Dbrx, as_they_are).config.normalises_shares
+
+
 def test_files_of_ling_have_either_of_two_types() -> None:
     values = {**ROUTED, "n_group": 2, "topk_group": 1}
     either = {opened(BailingMoe2, {**values, "model_type": name}) for name in ("bailing_moe", "bailing_moe_v2")}
@@ -116,6 +140,12 @@ def test_files_of_ling_have_either_of_two_types() -> None:
         (Qwen2Moe, EXPERTS, "lacks shared_expert_intermediate_size"),
         (GraniteMoe, {**EXPERTS, "num_experts_per_tok": 5}, "a token cannot pick 5 of 4 experts"),
         (Qwen3Moe, SIZES, "lacks moe_intermediate_size"),
+        (Mellum, {**EXPERTS, "layer_types": ["full_attention"]}, "layer_types is .*; it must list 7 times"),
+        (Mellum, {**EXPERTS, "num_experts": None}, "lacks num_local_experts"),
+        (Dbrx, {**DBRX, "attn_config": None}, "lacks attn_config"),
+        (Dbrx, {**DBRX, "ffn_config": {"moe_normalize_expert_weights": 2}}, "moe_normalize_expert_weights is 2"),
+        (Dbrx, {**DBRX, "ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, 'name is "gelu"; of this architecture'),
+        (Dbrx, {**DBRX, "n_heads": 0}, "num_attention_heads is 0"),
         (Olmoe, {**EXPERTS, "clip_qkv": 8.0}, "clip_qkv is 8.0"),
         (Glm4Moe, {**ROUTED, "first_k_dense_replace": 7}, "first_k_dense_replace is 7; it must be below the 7 layers"),
         (Glm4Moe, {**ROUTED, "n_routed_experts": (1 << 31) - 1}, "2147483647 experts each; at most 4096 are served"),

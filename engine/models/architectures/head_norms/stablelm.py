@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from engine.backends.base.operands import NormKind
-from engine.models.architectures.dense.head_norms import GGUF_NORM, HeadNormsDecoder
+from engine.models.architectures.head_norms.head_norms import GGUF_NORM, HeadNormsDecoder
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Names
 from engine.weights.formats.gguf_tensors import GGUFTensors
