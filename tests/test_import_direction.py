@@ -56,7 +56,7 @@ ROOMS = (
     "engine.models.architectures.gemma4", "engine.models.architectures.llamas",
     "engine.models.architectures", "engine.models.parts.hybrids", "engine.models.parts.routed",
     "engine.models.parts.encoders", "engine.models.parts",
-    "engine.models.encoders",
+    "engine.models.encoders.qwen", "engine.models.encoders",
     "engine.backends", "engine.backends.native",
     "engine.backends.xla", "engine.backends.base",
     "engine.weights.quantised", "engine.weights.formats", "engine.weights", "engine.interface",
@@ -78,6 +78,7 @@ ENGINE_BORDER = (
     "engine.weights.formats.gguf_file",
     "engine.weights.formats.gguf_shards",
     "engine.weights.formats.lfs_pointer",
+    "engine.weights.formats.image_processor",
     "engine.weights.formats.mmproj_file",
     "engine.weights.formats.model_folder",
 )

@@ -57,7 +57,7 @@ def choose_backends(
 def kv_dtype(config: EngineConfig, backends: Backends) -> str:
     if config.kv_cache_dtype != "auto":
         return config.kv_cache_dtype
-    return backends.for_attention.kv_dtype if config.dtype == "auto" else config.dtype
+    return backends.for_attention.kv_dtype() if config.dtype == "auto" else config.dtype
 
 
 def _resolve(name: str, wanted: str, obstacles: dict[str, str | None]) -> Backend:

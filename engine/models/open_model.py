@@ -28,6 +28,7 @@ from engine.models.registry import (
     has_head_of_labels,
 )
 from engine.weights.formats.gguf_tensors import GGUFTensors
+from engine.weights.formats.image_processor import image_processor, stated_colours
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.formats.safetensors_files import SafetensorsFiles
 from engine.weights.layout import Precision, WeightsLayout
@@ -122,6 +123,9 @@ def _open_folder(path: Path, *, language_model_only: bool) -> OpenModel:
                 raise table.error("is_causal", _BOTH_WAYS)
     has_pictures = any(map(is_of_pictures, files.names))
     names = {name for name in files.names if not is_of_pictures(name)} if language_model_only else files.names
+    processor = image_processor(folder) if config.table("vision_config") is not None else None
+    if processor is not None:
+        config = config.with_values(stated_colours(processor))
     model = architecture.model.from_folder(config, names)
     lacks_encoder = not has_pictures and model.encoder is None and config.table("vision_config") is not None
     projections, modules = projections_of_folder(folder, model.config.hidden_size)

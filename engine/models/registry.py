@@ -40,6 +40,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("smollm3", "SmolLM3ForCausalLM", "smollm3:SmolLM3"),
     Architecture("minicpm", "MiniCPMForCausalLM", "llamas.minicpm:MiniCpm"),
     Architecture("granite", "GraniteForCausalLM", "granite:Granite"),
+    Architecture("granite", "LlavaNextForConditionalGeneration", "seeing.llava_next:LlavaNext"),
     Architecture("olmo", "OlmoForCausalLM", "llamas.olmo:Olmo"),
     Architecture("olmo2", "Olmo2ForCausalLM", "olmo2:Olmo2"),
     Architecture("olmo3", "Olmo3ForCausalLM", "dense.olmo3:Olmo3"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import numpy as np
 
 from cache.storage import KVLayout, KVPages
 from engine.backends.base.backend import Backends
+from engine.backends.base.unrounded import unrounded
 from engine.interface.types import PictureInput
 from engine.models.encoders.vision_encoder import END_BASE, VisionEncoder
 from engine.schedule.picture_cache import EncodeJob, PictureCache
@@ -51,14 +52,17 @@ def lowerings(
 ) -> dict[Hashable, Callable[[], jax.stages.Lowered]]:  # fmt: skip
     """What lowers the three programs of an encoder for each bucket, from abstract arrays."""
     index, grid = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.int32)
-    layer = jax.jit(partial(encoder.run_layer, backends=backends), donate_argnums=1)
-    finish = jax.jit(partial(store, encoder=encoder, backends=backends), donate_argnums=1)
+    # A device may round what it multiplies, as native kernels do, where nothing has to be exact.
+    traced: Callable[[Callable[..., Any]], Callable[..., Any]] = unrounded if backends.is_exact else lambda each: each
+    begin = jax.jit(traced(encoder.begin))
+    layer = jax.jit(traced(partial(encoder.run_layer, backends=backends)), donate_argnums=1)
+    finish = jax.jit(traced(partial(store, encoder=encoder, backends=backends)), donate_argnums=1)
     programs: dict[Hashable, Callable[[], jax.stages.Lowered]] = {}
     for bucket in encoder.buckets(max_model_len):
         pixels = jax.ShapeDtypeStruct(encoder.pixels_shape(bucket), jnp.uint8)
         x = jax.ShapeDtypeStruct(encoder.inner_shape(bucket), jnp.float32)
         positions = jax.ShapeDtypeStruct((bucket,), jnp.int32)
-        programs[BEGIN, bucket] = partial(jax.jit(encoder.begin).lower, params, pixels, grid)
+        programs[BEGIN, bucket] = partial(begin.lower, params, pixels, grid)
         programs[LAYER, bucket] = partial(layer.lower, params, x, grid, index)
         programs[END, bucket] = partial(finish.lower, params, kv, x, grid, positions)
     return programs
@@ -129,7 +133,8 @@ def _padded(pixels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def _num_pictures(encoder: VisionEncoder, max_model_len: int) -> int:
     """Pictures whose embeddings are kept."""
-    most = max(MAX_PICTURES_KEPT, MAX_PICTURE_POSITIONS_KEPT // encoder.num_tokens)
+    largest = -(-encoder.buckets(max_model_len)[-1] // encoder.num_tokens)
+    most = max(MAX_PICTURES_KEPT, MAX_PICTURE_POSITIONS_KEPT // encoder.num_tokens, largest)
     return min(most, -(-max_model_len // encoder.num_tokens))
 
 
@@ -159,4 +164,5 @@ def picture_input(
         uses_mrope=encoder.uses_mrope,
         pixels_shape=encoder.pixels_shape(max_tokens),
         num_frames=encoder.num_frames_a_patch,
+        is_tiled=encoder.is_tiled,
     )

@@ -28,6 +28,7 @@ class GenerationRequest:
     sequence_breakers: Sequence[str] | None = None  # of DRY
     stops: Sequence[str] = ()  # stop strings
     most_prompt_tokens: int | None = None  # of each prompt its last tokens; -1: as many as leave room for the answer
+    keeps_first_tokens: bool = False  # whether these are its first tokens instead
     echoes: bool = False  # whether the text of each answer begins with that of its prompt
     num_prompt_output_tokens: int = 0  # tokens at the end of each prompt that are the answer so far
     include_stop: bool = False  # whether the stop string itself is part of the text

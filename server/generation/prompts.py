@@ -268,6 +268,15 @@ def _encode(
         token_ids = source.encode(text_model, is_brief=is_brief)
         if most == -1:
             most = max(1, max_model_len - _limit_tokens(request, 1) + request.num_prompt_output_tokens)
+        if len(token_ids) > most and request.keeps_first_tokens:
+            if source.decoded:
+                raise InvalidParameter(
+                    "truncation_side",
+                    f"truncation_side is right and the prompt has {len(token_ids)} tokens, to be cut to {most}; one "
+                    "with pictures is cut at its beginning alone",
+                )
+            token_ids = token_ids[:most]
+            return token_ids, _text_of(token_ids, tokenizer) if request.echoes else ""
         if len(token_ids) > most:
             # What the tokenizer puts before a text stays, as in Hugging Face's tokenizers.
             has_special = isinstance(source, PicturePrompt) or (isinstance(source, TextPrompt) and source.adds_special)

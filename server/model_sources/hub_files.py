@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.mmproj_file import PREFERRED_TYPES, is_mmproj_name
-from engine.weights.formats.model_folder import CONFIG
+from engine.weights.formats.model_folder import CONFIG, MODULES
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.hub_records import HubId
 from server.model_sources.model_paths import GGUF_SUFFIX, gguf_models, listed
@@ -20,10 +20,15 @@ WHOLE = "model.safetensors"
 # takes an interrupted download for a whole model.
 SMALL_FILES = (
     "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+    "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "tiktoken.model", "tekken.json",
+    "chat_template.jinja", "chat_template.json",
     "additional_chat_templates/tool_use.jinja", "additional_chat_templates/rag.jinja",
+    "preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json",
+    "sentence_bert_config.json", "config_sentence_transformers.json", MODULES,
     "model.safetensors.index.json", CONFIG,
 )  # fmt: skip
+# Those of a module of an encoder of sentences, such as 1_Pooling/config.json.
+_MODULE_FILE = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")
 
 
 class WantedFiles(NamedTuple):
@@ -40,7 +45,8 @@ def choose(hub_id: HubId, files: Sequence[str]) -> WantedFiles:
         return _shards(hub_id, _named(hub_id, hub_id.file, models), files)
     weights = _safetensors(files)
     if weights and CONFIG in files:
-        return WantedFiles((*weights, *(name for name in SMALL_FILES if name in files)), None)
+        modules = sorted(filter(_MODULE_FILE.fullmatch, files)) if MODULES in files else []
+        return WantedFiles((*weights, *modules, *(name for name in SMALL_FILES if name in files)), None)
     if not models:
         raise ModelStoreError(
             f"{hub_id.repository} has neither a GGUF file nor {CONFIG} with safetensors files; no other format is read"

@@ -1,4 +1,4 @@
-"""Finds the calls with which an output ends where it has not ended its reasoning: some models forget that marker."""
+"""Finds the calls at the end of a reasoning behind which an output has nothing: some models call while they think."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.reading.markers import overlap
 from server.output_parsers.reading.parser_events import ContentDelta, ParserEvent, ReasoningDelta, ToolCallStart
-from server.output_parsers.tool_parser import ToolParser
+from server.output_parsers.tool_parser import StrayMarkers, ToolParser
 
 
 class CallsInReasoning:
     """Splits such calls from the reasoning of one output: its text goes in, in pieces of any size, events come out.
 
-    A text from a call's marker on is held back until the reasoning goes on, which shows that it is reasoning too, or
-    the output ends.
+    A text from a call's marker on is held back until the reasoning goes on or content comes, which shows that it is
+    reasoning too, or the output ends.
     """
 
     def __init__(self, syntax: ToolCallSyntax, schemas: Mapping[str, Any]) -> None:
@@ -23,6 +23,7 @@ class CallsInReasoning:
         self._schemas = schemas
         self._held: list[str] = []  # pieces that may be a call, or the beginning of one, with the white space before it
         self._calls: ToolParser | None = None  # of what is held, from the marker on
+        self._strays = StrayMarkers(syntax.strays)
         self._events: list[ParserEvent] = []  # of these calls
 
     def feed(self, text: str) -> Sequence[ReasoningDelta]:
@@ -34,7 +35,7 @@ class CallsInReasoning:
         return (ReasoningDelta(certain),) if certain else ()
 
     def release(self) -> Sequence[ReasoningDelta]:
-        """What was held back, where the reasoning has ended as it should."""
+        """What was held back, where something follows the reasoning."""
         held, self._held, self._calls, self._events = "".join(self._held), [], None, []
         return (ReasoningDelta(held),) if held else ()
 
@@ -53,10 +54,9 @@ class CallsInReasoning:
     def _outside(self, text: str) -> tuple[str, str]:
         """What of `text`, and of what was held, is reasoning; and what follows a marker."""
         text = "".join((*self._held, text))
-        start, begin = min(
-            ((text.find(begin), begin) for begin in self._syntax.begins if begin in text), default=(-1, "")
-        )
-        end = len(text) - max(overlap(text, each) for each in self._syntax.begins) if start < 0 else start
+        begins = self._syntax.all_begins
+        start, begin = min(((text.find(begin), begin) for begin in begins if begin in text), default=(-1, ""))
+        end = len(text) - max(overlap(text, each) for each in begins) if start < 0 else start
         certain = text[:end].rstrip()
         if start < 0:
             self._held = [text[len(certain) :]]
@@ -64,6 +64,7 @@ class CallsInReasoning:
         behind = start + len(begin)
         self._held = [text[len(certain) : behind]]
         self._calls, self._events = ToolParser(self._syntax, self._schemas), []
+        self._strays = StrayMarkers(self._syntax.strays)
         self._calls.feed(begin)
         return certain, text[behind:]
 
@@ -73,6 +74,7 @@ class CallsInReasoning:
             self._held.append(char)
             found = calls.feed(char)
             self._events += found
-            if any(isinstance(event, ContentDelta) for event in found):
+            texts = [self._strays.feed(event.text) for event in found if isinstance(event, ContentDelta)]
+            if any(texts):
                 return "".join(event.text for event in self.release()), text[at:]
         return "", ""

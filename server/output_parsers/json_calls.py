@@ -10,19 +10,25 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from server.output_parsers.families.tagged_calls import MINIMAX_TAGS, QWEN, tagged_call
 from server.output_parsers.reading.parser_events import ContentDelta, ToolEvent, merged
-from server.output_parsers.reading.tool_call_reader import CharCoroutine, NotAToolCall, ToolCallReader
+from server.output_parsers.reading.tool_call_reader import (
+    ARGUMENT_KEYS,
+    NAME_KEYS,
+    CharCoroutine,
+    NotAToolCall,
+    ToolCallReader,
+)
 
 MAX_TAG_CHARS = 40
 _SPACE = " \t\r\n"
-_ARGUMENTS = ("arguments", "parameters")
-_OTHER_KEYS = ("id", "type")  # beside a name and arguments; an object with others is something else
+_OTHER_KEYS = ("id", "type", "call_id", "index")  # beside a name and arguments; an object with others is something else
 _TRIGGER = re.compile(r"[{\[<`]")
 _TAG_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-|")
 _FENCE = re.compile(r"```[A-Za-z0-9_+-]{0,16}\s*")
 _FENCE_END = re.compile("```")
-_CLOSER = re.compile(r"</[A-Za-z0-9_|-]{1,40}>")
-_PART_OF_CLOSER = re.compile(r"<(?:/[A-Za-z0-9_|-]{0,40})?")
+_CLOSER = re.compile(r"</[A-Za-z0-9_|-]{1,40}>|<\|[A-Za-z0-9_]{1,40}\|>")
+_PART_OF_CLOSER = re.compile(r"<(?:/[A-Za-z0-9_|-]{0,40}|\|[A-Za-z0-9_]{0,40}\|?)?")
 
 
 class JsonCallFinder:
@@ -40,6 +46,7 @@ class JsonCallFinder:
         self._call: ToolCallReader | None = None
         self._raw: list[str] = []  # of the call that is being read, until it is certain
         self._held = ""  # text that may yet belong to the beginning or the end of a call
+        self._has_brace = False  # an object may be open around a call
         self._has_text = False  # something other than white space and calls has come
         self._space = ""  # white space at the beginning, which belongs to the text if there is one
         self._follows_call = False
@@ -103,7 +110,7 @@ class JsonCallFinder:
         if not rest:
             self._keep(text)
             return ""
-        if rest[0] in ",;]":
+        if rest[0] in ",;]" or (rest[0] == "}" and not self._has_brace):  # some models write a brace too many
             self._keep(text[: len(text) - len(rest) + 1])
             return rest[1:]
         closer, fence = _CLOSER.match(rest), _FENCE.match(rest)
@@ -148,7 +155,14 @@ class JsonCallFinder:
             try:
                 found = call.feed(char)
             except NotAToolCall:
-                return self._end_as_text(call, text[position:], events)
+                unread = call.unread + text[position + 1 :]
+                if call.has_started and not call.has_open_call:  # the call is whole but for what closes it
+                    (self._waiting if self._has_text else events).extend(call.flush())
+                    del self._raw[max(0, len(self._raw) - len(call.unread) + 1) :]
+                    self._end_call()
+                    return unread
+                stays = call.has_started and not self._has_text  # what was emitted
+                return self._end_as_text(call, unread if stays else text[position:], events)
             if self._has_text:
                 self._waiting += found
             elif found:
@@ -157,15 +171,18 @@ class JsonCallFinder:
             if self._has_text or not call.has_started:
                 self._raw.append(char)
             if call.is_done:
-                if self._has_text:
-                    self._waiting_text += self._raw
-                self._call, self._follows_call = None, True
+                self._end_call()
                 return text[position + 1 :]
         return ""
 
+    def _end_call(self) -> None:
+        if self._has_text:
+            self._waiting_text += self._raw
+        self._call, self._follows_call = None, True
+
     def _end_as_text(self, call: ToolCallReader, rest: str, events: list[ToolEvent]) -> str:
         self._call = None
-        if call.has_started and not self._has_text:  # what was emitted stays
+        if call.has_started and not self._has_text:
             events += call.flush()
             self.has_cut_call = self.has_cut_call or call.has_open_call
             self._follows_call = False
@@ -195,11 +212,12 @@ class JsonCallFinder:
             self._space = text
             return
         self._has_text = True
+        self._has_brace = self._has_brace or "{" in text
         events.append(ContentDelta(text))
 
 
 def _wrapped_call(text: ToolCallReader) -> CharCoroutine:
-    """An object, in an array, in a fence or in tags, whose first character has come already."""
+    """A call whose first character has come already: an object, bare, in an array, a fence or tags; or tags alone."""
     char = text.begin
     if char == "`":
         yield from text.literal("``")
@@ -213,12 +231,17 @@ def _wrapped_call(text: ToolCallReader) -> CharCoroutine:
         if char in _SPACE:
             char = yield from text.skip_space()
     while char == "<":
-        num_chars = 0
+        tag = ""
         while (char := (yield)) in _TAG_CHARS:
-            num_chars += 1
-            if num_chars > MAX_TAG_CHARS:
+            tag += char
+            if len(tag) > MAX_TAG_CHARS:
                 raise NotAToolCall
-        if char != ">" or not num_chars:
+        if f"<{tag}{char}" == QWEN.call:
+            return (yield from tagged_call(text, QWEN))
+        if f"<{tag}{char}" == "<invoke ":
+            yield from text.literal(MINIMAX_TAGS.call.removeprefix("<invoke "))
+            return (yield from tagged_call(text, MINIMAX_TAGS))
+        if char != ">" or not tag:
             raise NotAToolCall
         char = yield from text.skip_space()
     if char == "[":
@@ -238,7 +261,7 @@ def _call_object(text: ToolCallReader, char: str) -> CharCoroutine:
         char = yield from text.skip_space()
         if text.has_started:
             _, char = yield from text.value(char)
-        elif key == "name" and not name:
+        elif key in NAME_KEYS and not name and char in "\"'":
             name = yield from text.string(char)
             if not text.is_known(name):
                 raise NotAToolCall
@@ -247,11 +270,11 @@ def _call_object(text: ToolCallReader, char: str) -> CharCoroutine:
                 text.emit(early)
                 text.end()
             char = yield from text.skip_space()
-        elif key in _ARGUMENTS and name and char == "{":
+        elif key in ARGUMENT_KEYS and name and char == "{":
             text.start(name)
             yield from text.arguments(char)
             char = yield from text.skip_space()
-        elif key in _ARGUMENTS and char in '{"' and not early:  # before the name, or as the text of an object
+        elif key in ARGUMENT_KEYS and char in "{\"'" and not early:  # before the name, or as the text of an object
             early, char = yield from text.value(char)
             early = text.as_object(early)
             if name:

@@ -42,7 +42,7 @@ class OutputFormat(NamedTuple):
 
     @property
     def finds_calls_in_reasoning(self) -> bool:
-        """Whether an output that ends within its reasoning may end with calls: where only a call has their marker."""
+        """Whether calls that end a reasoning are calls where nothing follows: where only calls have their marker."""
         calls = self.calls
         if calls is None or calls.is_ambiguous or calls.only_first or calls.frames_text:
             return False
@@ -159,9 +159,7 @@ class OutputParser:
                     events += self._behind_reasoning(event.text)
                 else:
                     events += (event,) if self._early_calls is None else self._early_calls.feed(event.text)
-            if self._early_calls is not None and not self._reasoning.is_inside:
-                events += self._early_calls.release()
-            elif self._early_calls is not None and is_last:
+            if self._early_calls is not None and is_last:
                 events += self._early_calls.flush()
             self._count(token_ids, self._reasoning)
         if is_last and self._calls is not None:

@@ -92,7 +92,8 @@ def choose_reasoning(name: str | None, chat_template: ChatTemplate | None) -> Re
 class ReasoningParser:
     """Splits the reasoning of one output, which may begin within it, from the text behind it, however it is cut.
 
-    White space next to the markers belongs to the syntax: it is neither reasoning nor content.
+    White space next to the markers belongs to the syntax: it is neither reasoning nor content. Nor is a marker that a
+    model writes twice.
     """
 
     def __init__(self, syntax: ReasoningSyntax, *, is_open: bool) -> None:
@@ -128,6 +129,8 @@ class ReasoningParser:
             return (ContentDelta(held),) if held else ()
         if self._is_inside:
             return self._emit(held.rstrip())
+        if self._is_decided:
+            return (ContentDelta(held),) if held else ()
         held = held.strip()  # of the reasoning that the prompt has begun, unless it is empty
         return (ReasoningDelta(held),) if held else ()
 
@@ -145,7 +148,21 @@ class ReasoningParser:
         self.end = 0
         return text
 
+    def _without_repeats(self, text: str, markers: Sequence[str]) -> str:
+        """A text right behind one of `markers` without more of them. What may still become one is held back."""
+        text = text.lstrip()
+        while (again := next((marker for marker in markers if text.startswith(marker)), None)) is not None:
+            text = text.removeprefix(again).lstrip()
+        if text and any(marker.startswith(text) for marker in markers):
+            self._held = text
+            return ""
+        return text
+
     def _inside(self, text: str) -> Sequence[ContentDelta | ReasoningDelta]:
+        if self._is_fresh:
+            text = self._without_repeats(text, self._syntax.begins)
+            if not text:
+                return ()
         found = [(text.find(end), end) for end in self._syntax.ends]
         place, marker = min(((place, end) for place, end in found if place >= 0), default=(-1, ""))
         if place < 0:
@@ -169,7 +186,7 @@ class ReasoningParser:
 
     def _behind(self, text: str) -> Sequence[ContentDelta]:
         if self._is_fresh:
-            text = text.lstrip()
+            text = self._without_repeats(text, self._syntax.ends)
         if not text:
             return ()
         self._is_fresh = False

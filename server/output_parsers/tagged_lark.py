@@ -23,7 +23,7 @@ from server.output_parsers.reading.argument_types import ArgumentType, argument_
 from server.protocol.tools import StrictCalls
 
 Part: TypeAlias = str | dict[str, Any]  # text in Lark, or a JSON schema
-_GLM_TAGS = Tags("", "</tool_call>", "<arg_key>", "</arg_value>")
+_GLM_TAGS = Tags("", "</tool_call>", "<arg_key>", "</arg_value>", "</tool_call>")
 _SHAPES: Mapping[str, tuple[Tags, str, str]] = {  # with what stands between a name and what follows it
     QWEN_CODER.name: (QWEN, ">", ">"),
     SEED_OSS.name: (QWEN, ">", ">"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from server.output_parsers.families.deepseek import DEEPSEEK
 from server.output_parsers.families.functionary import FUNCTIONARY_V32
 from server.output_parsers.families.gemma import GEMMA
-from server.output_parsers.families.gemma4 import GEMMA4
+from server.output_parsers.families.gemma4 import FUNCTIONGEMMA, GEMMA4
 from server.output_parsers.families.glm import GLM
 from server.output_parsers.families.harmony import HARMONY
 from server.output_parsers.families.json_formats import (
@@ -44,6 +44,7 @@ TOOL_CALL_SYNTAXES: tuple[ToolCallSyntax, ...] = (
     SEED_OSS,
     GLM,
     GEMMA4,
+    FUNCTIONGEMMA,
     QWEN_CODER,
     FUNCTIONARY,
     FUNCTIONARY_V32,

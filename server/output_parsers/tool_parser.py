@@ -11,6 +11,8 @@ from server.output_parsers.reading.markers import overlap
 from server.output_parsers.reading.parser_events import ContentDelta, ToolEvent, merged
 from server.output_parsers.reading.tool_call_reader import NotAToolCall, ToolCallReader
 
+_BEHIND_CALL = " \t\r\n}]"  # white space, and brackets that some models write once too often
+
 
 class ToolParser:
     """Splits the tool calls of one output from its other text: text goes in, in pieces of any size, events come out."""
@@ -22,7 +24,7 @@ class ToolParser:
         self._call: ToolCallReader | None = None
         self._raw: list[str] = []  # of the call that is being read, while its name is not known
         self._is_plain = False  # no call can come any more
-        self._follows_call = False  # white space behind a call is part of the syntax
+        self._follows_call = False  # what separates calls is part of the syntax
         self.has_cut_call = False  # a call has ended before its arguments
         if syntax.is_open:
             self._begin("")
@@ -55,7 +57,7 @@ class ToolParser:
 
     def _outside(self, text: str, events: list[ToolEvent]) -> str:
         """Takes text up to the beginning of a call; returns what follows it."""
-        begins = self._syntax.begins
+        begins = self._syntax.all_begins
         text, self._held = self._held + text, ""
         if self._is_plain:
             self._emit(text, events)
@@ -103,7 +105,8 @@ class ToolParser:
                 if call.has_started:  # what was emitted stays; the rest is text like any other
                     events += call.flush()
                     self.has_cut_call = self.has_cut_call or call.has_open_call
-                    return text[position:]
+                    self._follows_call = not call.has_open_call
+                    return call.unread + text[position + 1 :]
                 self._is_plain = self._syntax.only_first
                 self._emit("".join(self._raw), events)
                 return text[position:]
@@ -112,12 +115,12 @@ class ToolParser:
             if call.is_done:
                 self._call = None
                 self._follows_call = call.has_started or not self._syntax.frames_text
-                return text[position + 1 :]
+                return call.unread + text[position + 1 :]
         return ""
 
     def _emit(self, text: str, events: list[ToolEvent]) -> None:
         if self._follows_call:
-            text = text.lstrip()
+            text = text.lstrip(_BEHIND_CALL)
         if text:
             self._follows_call = False
             events.append(ContentDelta(text))

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from server.protocol.base_models import StrictModel, UnknownFields
 from server.protocol.lark_pattern import LarkError, pattern_of_lark
-from server.protocol.structured_outputs import NAME_PATTERN
+from server.protocol.structured_outputs import TOOL_NAME_PATTERN
 from server.protocol.tools import FunctionDefinition, Tool
 
 INPUT = "input"  # the argument that holds the text
@@ -78,7 +78,7 @@ class CustomFormat(LenientTool):
 class CustomDefinition(LenientTool):
     """A custom tool by its name and the form of its input."""
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    name: Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
     description: str | None = None
     format: CustomFormat | None = None
 

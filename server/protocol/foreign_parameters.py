@@ -14,7 +14,6 @@ _SHARED: Unsupported = {
     "chat_template": (),
     "mirostat": (0,),
     "num_beams": (1,),
-    "truncation_side": ("left",),  # cuts the beginning of a prompt
     "top_a": (0.0,),
     "use_beam_search": (False,),
 }
@@ -44,7 +43,7 @@ CHAT: Unsupported = {
 }
 
 # Of one message. Answers of this and of other servers have them, and clients send answers back as they came.
-MESSAGE: Unsupported = {"audio": (), "function_call": (), "refusal": ("",)}
+MESSAGE: Unsupported = {"audio": (), "function_call": (), "refusal": ()}
 
 # Defaults that other servers document for parameters of their own. SGLang's router adds the first seven to every body.
 DEFAULTS_OF_PEERS: Unsupported = {

@@ -231,6 +231,7 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     truncate_prompt_tokens: Annotated[int, AfterValidator(_as_truncation)] | None = None
+    truncation_side: Literal["left", "right"] | None = None  # left by default: the last tokens are kept
     num_prompt_output_tokens: Annotated[int, Field(ge=0)] | None = None
     include_metrics: bool | None = None
     timings_per_token: bool | None = None  # llama.cpp's

@@ -12,9 +12,11 @@ from sampling.host.params import InvalidParameter
 from server.protocol.base_models import StrictModel
 from server.protocol.errors import shorten
 from server.protocol.json_limits import is_longer
+from server.protocol.structural_tags import Structures, Triggers, check_triggers, tags_lark
 
 MAX_CHOICE_TEXTS = 1000
 NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+TOOL_NAME_PATTERN = r"^[A-Za-z0-9_.:/-]{1,128}$"  # as long as Anthropic's, with what MCP servers have in theirs
 
 ANY_OBJECT = '{"type":"object"}'
 
@@ -54,11 +56,13 @@ class JsonSchema(StrictModel):
 
 
 class ResponseFormat(StrictModel):
-    """OpenAI's parameter, and llama.cpp's shorter form of it: a `schema` next to the type json_object."""
+    """OpenAI's parameter, llama.cpp's shorter form of it (`schema` next to the type json_object), and SGLang's tags."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchema | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    structures: Structures | None = None
+    triggers: Triggers | None = None
 
     @model_validator(mode="after")
     def _schema_where_it_is_asked_for(self) -> ResponseFormat:
@@ -68,16 +72,25 @@ class ResponseFormat(StrictModel):
             raise ValueError(f"response_format has a json_schema, which type {self.type} does not take")
         if self.type != "json_object" and self.schema_ is not None:
             raise ValueError(f"response_format has a schema, which type {self.type} does not take")
+        if self.type == "structural_tag":
+            if self.structures is None or self.triggers is None:
+                raise ValueError("response_format needs structures and triggers with type structural_tag")
+            check_triggers(self.structures, self.triggers)
+        elif self.structures is not None or self.triggers is not None:
+            raise ValueError(f"response_format has structures or triggers, which type {self.type} does not take")
         return self
 
     def to_grammar(self) -> Grammar | None:
+        if self.structures is not None:
+            return Grammar(GrammarKind.CALLS, tags_lark(self.structures, self.triggers or ()))
         schema = self.schema_ if self.json_schema is None else self.json_schema.schema_
         if schema is not None:
             return Grammar(GrammarKind.JSON_SCHEMA, _to_json(schema))
         return None if self.type == "text" else Grammar(GrammarKind.JSON_SCHEMA, ANY_OBJECT)
 
     def is_longer(self, most: int) -> bool:
-        return is_longer(self.schema_ if self.json_schema is None else self.json_schema.schema_, most)
+        schemas = [structure.schema_ for structure in self.structures or ()]
+        return is_longer([schemas, self.schema_ if self.json_schema is None else self.json_schema.schema_], most)
 
 
 class StructuredOutputs(StrictModel):

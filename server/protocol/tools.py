@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from server.protocol.base_models import StrictModel, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.json_limits import is_deeper, is_longer
-from server.protocol.structured_outputs import NAME_PATTERN, Grammar, GrammarKind
+from server.protocol.structured_outputs import TOOL_NAME_PATTERN, Grammar, GrammarKind
 
 MAX_TOOLS = 128
 MAX_CALLS = 16  # of one answer that must call; a small model would go on for ever
@@ -31,7 +31,7 @@ def as_schema(value: Any) -> Any:
 class FunctionDefinition(StrictModel):
     """A function by its name and the JSON schema of its arguments."""
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    name: Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
     description: str | None = None
     parameters: Annotated[dict[str, Any], BeforeValidator(as_schema, json_schema_input_type=dict[str, Any])] | None = (
         None
@@ -42,7 +42,7 @@ class FunctionDefinition(StrictModel):
 class Tool(StrictModel):
     """A tool; functions are the only kind."""
 
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: FunctionDefinition
 
     def to_template(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ def encode_request(request: GenerationRequest) -> bytes:
         "stop": request.stops or None,
         "include_stop_str_in_output": request.include_stop or None,
         "truncate_prompt_tokens": request.most_prompt_tokens,
+        "truncation_side": "right" if request.keeps_first_tokens else None,
         "num_prompt_output_tokens": request.num_prompt_output_tokens or None,
         "priority": request.priority or None,
         "timeout": request.timeout,

@@ -1,4 +1,4 @@
-"""Loads the tokenizer of a Hugging Face folder from `tokenizer.json`, else from SentencePiece's `tokenizer.model`."""
+"""Loads the tokenizer of a Hugging Face folder: from `tokenizer.json`, else from other programs' files."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,7 @@ from engine.weights.formats.model_folder import ModelFolder
 from server.text.tokenization.folder_metadata import FolderMetadata
 from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
 from server.text.tokenization.tokenizer_json import TokenizerJson
+from server.text.tokenization.vocabulary_files import FILES, read_pipeline
 from server.text.tokenizer import Tokenizer, end_token_ids
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -48,14 +49,18 @@ def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Toke
 
 def _read_vocabulary(folder: ModelFolder, metadata: FolderMetadata) -> TokenizerJson | SentencePieceVocabulary:
     text = folder.text(TOKENIZER_JSON)
+    special_tokens = [token for token in (metadata.bos_token, metadata.eos_token) if token is not None]
     if text is not None:
-        special_tokens = [token for token in (metadata.bos_token, metadata.eos_token) if token is not None]
-        vocabulary = TokenizerJson(folder.path / TOKENIZER_JSON, text, special_tokens)
+        vocabulary = TokenizerJson.read(folder.path / TOKENIZER_JSON, text, special_tokens)
         _refuse_unknown_tokens(folder, metadata, vocabulary.tokens)
         return vocabulary
     path = folder.file(SENTENCEPIECE_MODEL)
     if path is None:
-        raise ModelError(f"{folder.path} has no tokenizer: neither {TOKENIZER_JSON} nor {SENTENCEPIECE_MODEL}")
+        found = read_pipeline(folder, metadata)
+        if found is None:
+            names = (TOKENIZER_JSON, SENTENCEPIECE_MODEL, *FILES)
+            raise ModelError(f"{folder.path} has no tokenizer: it has none of {', '.join(names)}")
+        return TokenizerJson(folder.path / found.file, found.tokenizer, found.decoder, special_tokens)
     # The model's matrices have no rows for tokens beyond them.
     added = {name: token for name, token in metadata.added_tokens.items() if token.token_id < metadata.vocab_size}
     return SentencePieceVocabulary.from_file(path, added, _space_prefix(metadata))

@@ -106,10 +106,9 @@ async def test_completion_logprobs(client: AsyncOpenAI) -> None:
             assert choice.logprobs.tokens == ["h", "i", "<e>"]
             assert choice.logprobs.token_logprobs == [logprob_of(token_id) for token_id in (ord("h"), ord("i"), EOS)]
             assert choice.logprobs.text_offset == [0, 1, 2]
-            assert (choice.logprobs.top_logprobs is None) == (k == 0)
-            for alternatives in choice.logprobs.top_logprobs or ():
-                assert len(alternatives) == 3
-                assert alternatives["\x00"] == -1 / 32
+            assert choice.logprobs.top_logprobs is not None
+            for token, alternatives in zip(choice.logprobs.tokens, choice.logprobs.top_logprobs, strict=True):
+                assert [*alternatives] == [token, "\x00", "\x01"][: k + 1]
 
 
 async def test_completion_logprobs_streamed(client: AsyncOpenAI) -> None:

@@ -133,11 +133,18 @@ async def test_without_a_call_it_is_an_answer_like_any_other(server: RunningServ
     body = {"messages": ASK, "tools": [WEATHER], "max_tokens": 5}
     assert (await server.post("/v1/chat/completions", body))[1]["choices"][0] == {
         "index": 0,
-        "message": {"role": "assistant", "content": "user:", "refusal": None},
+        "message": {
+            "role": "assistant",
+            "content": "user:",
+            "refusal": None,
+            "reasoning_content": None,
+            "reasoning": None,
+        },
         "logprobs": None,
         "finish_reason": "length",
         "stop_reason": None,
         "matched_stop": None,
+        "token_ids": None,
     }
 
 

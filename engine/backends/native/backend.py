@@ -24,6 +24,7 @@ from engine.backends.base.operands import (
 from engine.backends.base.token_layout import TokenLayout
 from engine.backends.native import library, products, recurrence
 from engine.backends.native.attention import HEAD_MULTIPLE, LARGEST_HEAD, attention
+from engine.backends.native.bursts import NativeBursts
 from engine.backends.native.matrices import PackedLayout
 from engine.backends.native.patch_attention import attend_patches
 from engine.backends.native.products import add_experts
@@ -188,7 +189,8 @@ BACKEND = Backend(
     recurrence=gated_delta,
     convolution=convolution,
     state_space=state_space,
-    kv_dtype="bfloat16",
+    kv_dtype=lambda: "bfloat16",
+    bursts=NativeBursts(),
     is_opaque_to_xla=True,
     empty=EmptyArrays(_uninitialised),
 )

@@ -8,7 +8,7 @@ from engine.backends.base.backend import Backend
 from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.xla.attention import attend
-from engine.backends.xla.matrices import ArrayLayout
+from engine.backends.xla.matrices import ArrayLayout, default_dtype
 from engine.backends.xla.patch_attention import attend_patches
 from engine.backends.xla.products import XlaProducts
 from engine.backends.xla.recurrence import gated_delta
@@ -45,7 +45,8 @@ BACKEND = Backend(
     recurrence=gated_delta,
     convolution=convolution,
     state_space=state_space,
-    kv_dtype="float32",
+    kv_dtype=default_dtype,
+    bursts=None,
     is_opaque_to_xla=False,
     empty=EmptyArrays(lambda shape: jnp.zeros(shape.shape, shape.dtype)),
 )

@@ -11,6 +11,11 @@ from engine.weights.leaf import Leaf
 from engine.weights.tensors import ModelTensor
 
 
+def default_dtype() -> str:
+    """The type of weights and pages where the configuration leaves it open: that which the device multiplies fast."""
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
 class ArrayLayout:
     """A `WeightsLayout` of arrays, in one type for all leaves. Integers of the file become floats."""
 
@@ -21,7 +26,7 @@ class ArrayLayout:
         return num_numbers * jnp.dtype(self.vector_dtype(precision)).itemsize
 
     def vector_dtype(self, precision: Precision) -> str:
-        return "float32" if precision.dtype == "auto" else precision.dtype
+        return default_dtype() if precision.dtype == "auto" else precision.dtype
 
     def picture_precision(self, precision: Precision) -> Precision:
         return EXACT

@@ -145,6 +145,7 @@ def _read(part: Any, name: str, report: Report) -> Block | None:
             return None
         case "tool_use":
             arguments = part.get("input", {})
+            arguments = {} if arguments is None else arguments
             if not isinstance(arguments, dict):
                 raise ValueError(f"{name}.input is {shorten(arguments)}; it must be an object")
             if is_deeper(arguments, MAX_DEPTH):

@@ -28,11 +28,10 @@ from server.protocol.base_models import MAX_NAME_CHARS, LenientModel, UnknownFie
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import MAX_STOP_LENGTH, MAX_STOPS, Effort, StreamFields
 from server.protocol.sampling_fields import as_strings
-from server.protocol.structured_outputs import GrammarRequest, StructuredOutputs
+from server.protocol.structured_outputs import TOOL_NAME_PATTERN, GrammarRequest, StructuredOutputs
 from server.protocol.tools import CallsTools, FunctionDefinition, Tool, ToolPolicy, as_schema
 
 MAX_TOOLS = 512
-TOOL_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"
 
 
 class ClientTool(LenientModel):

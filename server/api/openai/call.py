@@ -113,6 +113,7 @@ def to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_rou
         sequence_breakers=body.dry_sequence_breakers,
         stops=body.stop,
         most_prompt_tokens=body.truncate_prompt_tokens,
+        keeps_first_tokens=body.truncation_side == "right",
         num_prompt_output_tokens=body.num_prompt_output_tokens or 0,
         include_stop=body.include_stop_str_in_output is True,
         grammar=grammar,

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from server.api.openai.call import OpenAICall
-from server.api.openai.chat_deltas import NO_DELTA, ChatDelta, ChatDeltaParser
+from server.api.openai.chat_deltas import NO_DELTA, NO_REASONING, ChatDelta, ChatDeltaParser
 from server.api.openai.chat_request import ChatCompletionRequest, as_template_messages
-from server.api.openai.chunk_writer import ChunkWriter
+from server.api.openai.chunk_writer import NULLS, ChunkWriter
 from server.api.openai.logprobs import ChatLogprobs
 from server.api.openai.openai_objects import encode_reason, error_object, usage_object
 from server.api.route import AnswerContext, BodyRoute
@@ -43,6 +43,9 @@ class ChatWriter(ChunkWriter):
             **self._answer_head.to_dict(_OBJECT),
             "choices": [self._shape(answer) for answer in answers],
             "usage": self._usage(),
+            "prompt_logprobs": None,
+            "prompt_token_ids": None,
+            **NULLS,
             **self._metrics(),
             **self._timings(),
             **self._verbose(answers),
@@ -116,22 +119,20 @@ class ChatWriter(ChunkWriter):
         return encoded
 
     def _shape(self, answer: Answer) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None, **NO_REASONING}
         finish_reason: str | None = answer.finish_reason
         if self._make_parts is not None:
             self._parts.append(self._make_parts())
             message |= self._parts[-1].message(answer.text, answer.token_ids)
             finish_reason = self._parts[-1].reason(answer.finish_reason)
-        choice: dict[str, Any] = {
+        return {
             "index": answer.index,
             "message": message,
             "logprobs": None if self._logprobs is None else self._logprobs.shape(answer),
             "finish_reason": finish_reason,
             **self._stops(answer),
+            "token_ids": answer.token_ids if self._with_token_ids else None,
         }
-        if self._with_token_ids:
-            choice["token_ids"] = answer.token_ids
-        return choice
 
 
 class ChatCall(OpenAICall):

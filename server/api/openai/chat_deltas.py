@@ -1,7 +1,7 @@
 """Parses a choice's text into chat deltas: reasoning, content and tool calls in OpenAI's shape."""
 
 import uuid
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -23,6 +23,9 @@ FINISH_REASON = "tool_calls"
 def reasoning_fields(text: str) -> dict[str, str]:
     """Reasoning under both of its names: DeepSeek's and older vLLM's, and vLLM's newer one, which is OpenRouter's."""
     return {"reasoning_content": text, "reasoning": text}
+
+
+NO_REASONING: Mapping[str, None] = {"reasoning_content": None, "reasoning": None}
 
 
 class ChatDelta(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import compress
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
@@ -32,10 +33,14 @@ from server.protocol.tools import (
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024  # of one message's content
+_TEXT_KINDS = ("text", "input_text", "output_text")
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
 
 
 def _as_logprobs_switch(value: Any) -> Any:
-    """Rejects a number, which is what the completions route takes."""
+    """Rejects a number, which is what the completions route takes, but for 0 and 1, as vLLM has it."""
+    if type(value) is int and value in (0, 1):
+        return bool(value)
     if not isinstance(value, bool):
         raise ValueError(
             f"logprobs is {shorten(value)}; it must be true or false, and top_logprobs is the number of alternatives"
@@ -55,8 +60,11 @@ def as_text(value: Any, text_of_part: Callable[[Any], str]) -> str:
 
 
 def _text_of_part(part: Any) -> str:
+    """The text of a part, which may have one of the names that texts have in Responses; a refusal is text, too."""
     kind = part.get("type", "text") if isinstance(part, dict) else "text"
-    if kind != "text":
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return str(part["refusal"])
+    if kind not in _TEXT_KINDS:
         raise ValueError(
             f"content has a part of type {shorten(kind)}; only text, image_url, video_url and video are supported"
         )
@@ -78,6 +86,26 @@ def _as_content(value: Any) -> Content:
             for read in (reader_of(part),)
         ]
     )
+
+
+def _without_thoughts(message: dict[str, Any]) -> dict[str, Any]:
+    """An assistant's message whose parts with reasoning, as Mistral's and Anthropic's APIs have them, are a field."""
+    parts = message.get("content")
+    if not isinstance(parts, list):
+        return message
+    is_thought = [isinstance(part, dict) and part.get("type") in _THOUGHTS for part in parts]
+    if not any(is_thought):
+        return message
+    texts: list[str] = []
+    for part in compress(parts, is_thought):
+        thought = part.get("thinking") or part.get("text") or ""
+        pieces = thought if isinstance(thought, list) else [{"text": thought}]
+        texts += [piece["text"] for piece in pieces if isinstance(piece, dict) and isinstance(piece.get("text"), str)]
+    return {
+        "reasoning_content": "\n".join(texts),
+        **{name: value for name, value in message.items() if value is not None},
+        "content": [part for part, of_thought in zip(parts, is_thought, strict=True) if not of_thought],
+    }
 
 
 class TextPart(StrictModel):
@@ -108,11 +136,16 @@ class Message(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _no_more_names_than_fields(cls, value: Any, info: ValidationInfo) -> Any:  # overrides StrictModel's
-        """Drops unknown fields, and takes an answer without text for an empty one."""
+        """Drops unknown fields, and takes an answer without text for an empty one, or its refusal for its text."""
+        if isinstance(value, dict) and value.get("role") == "assistant" and isinstance(value.get("refusal"), str):
+            value = {**value, "refusal": None, "content": value.get("content") or value["refusal"]}
         if not isinstance(value, dict) or not value.keys() <= cls.model_fields.keys():
             unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
             value = unknown.drop_from(value, cls.model_fields, MESSAGE, "messages[].")
+        if isinstance(value, dict) and value.get("role") == "tool" and value.get("content", "") is None:
+            return {**value, "content": ""}
         if isinstance(value, dict) and value.get("role") == "assistant":
+            value = _without_thoughts(value)
             has_calls = bool(value.get("tool_calls"))  # some libraries then leave the content out
             if value.get("content", None if has_calls else "") is None:
                 return {**value, "content": ""}

@@ -1,7 +1,7 @@
 """The base class of the writers of OpenAI's completions, which encodes the constant parts of chunks once."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -16,6 +16,8 @@ from server.generation.output_sequence import Delta
 from server.protocol.generation_fields import GenerationFields
 from server.text.detokenizer import text_with_names
 
+# Fields of whole answers that vLLM always sends: its clients look for them without asking whether they are there.
+NULLS: Mapping[str, None] = {"metrics": None, "kv_transfer_params": None}
 _PROBE = "\ue000"  # a placeholder for the text
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from server.api.openai.call import OpenAICall
-from server.api.openai.chunk_writer import ChunkWriter
+from server.api.openai.chunk_writer import NULLS, ChunkWriter
 from server.api.openai.completion_request import CompletionRequest, Prompt
 from server.api.openai.logprobs import CompletionLogprobs
 from server.api.openai.openai_objects import encode_reason, error_object
@@ -32,6 +32,7 @@ class CompletionWriter(ChunkWriter):
             **self._answer_head.to_dict(_OBJECT),
             "choices": choices,
             "usage": self._usage(),
+            **NULLS,
             **self._metrics(),
             **self._timings(),
             **self._verbose(answers),
@@ -64,6 +65,9 @@ class CompletionWriter(ChunkWriter):
             "logprobs": None if self._logprobs is None else self._logprobs.shape(answer),
             "finish_reason": answer.finish_reason,
             **self._stops(answer),
+            "prompt_logprobs": None,
+            "token_ids": None,
+            "prompt_token_ids": None,
         }
         if self._logprobs is not None and self._fields.prompt_logprobs is not None:
             choice["prompt_logprobs"] = self._logprobs.shape_prompt(answer)

@@ -99,12 +99,11 @@ class WireLogprobs(ABC):
             str(token_id): clamp(logprob) for token_id, logprob in zip(self.listed_ids, logprobs.listed, strict=True)
         }
 
-    def _alternatives(self, logprobs: TokenLogprobs, *others: tuple[int, float]) -> list[tuple[int, float]]:
-        """The best tokens, the listed ones and `others`, each once, best first."""
-        if not (others or logprobs.listed):
+    def _alternatives(self, logprobs: TokenLogprobs) -> list[tuple[int, float]]:
+        """The best tokens and the listed ones, each once, best first."""
+        if not logprobs.listed:
             return logprobs.top
-        listed = zip(self.listed_ids, logprobs.listed, strict=bool(logprobs.listed))  # none of a prompt's token
-        by_id = dict([*logprobs.top, *listed, *others])
+        by_id = dict([*logprobs.top, *zip(self.listed_ids, logprobs.listed, strict=True)])
         return sorted(by_id.items(), key=lambda alternative: -alternative[1])
 
     def _of_prompt_token(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
@@ -163,11 +162,10 @@ class CompletionLogprobs(WireLogprobs):
         place = self._places.get(index)
         if place is None:
             place = self._places[index] = self._first_place(index)
-        has_alternatives = self.listed_ids or any(of_token.top for of_token in logprobs if of_token is not None)
         shape: dict[str, Any] = {
             "tokens": [self._name(token_id) for token_id in token_ids],
             "token_logprobs": [None if of_token is None else clamp(of_token.logprob) for of_token in logprobs],
-            "top_logprobs": list(map(self._by_text, token_ids, logprobs)) if has_alternatives else None,
+            "top_logprobs": list(map(self._by_text, token_ids, logprobs)),
             "text_offset": [place.advance(token_id) for token_id in token_ids],
         }
         if self.with_ids:
@@ -199,11 +197,11 @@ class CompletionLogprobs(WireLogprobs):
         ]
 
     def _by_text(self, token_id: int, logprobs: TokenLogprobs | None) -> dict[str, float] | None:
-        """The alternatives and the token itself; of several of the same text the best."""
+        """The token itself and the alternatives; of several of the same text the first."""
         if logprobs is None:
             return None
-        shape: dict[str, float] = {}
-        for any_id, logprob in self._alternatives(logprobs, (token_id, logprobs.logprob)):
+        shape = {self._name(token_id): clamp(logprobs.logprob)}
+        for any_id, logprob in self._alternatives(logprobs):
             shape.setdefault(self._name(any_id), clamp(logprob))
         return shape
 

@@ -60,6 +60,7 @@ class Completion(Answer):
     choices: list[CompletionChoice]
     usage: Usage | None = None
     metrics: Timings | None = None
+    kv_transfer_params: None = None  # which vLLM sends always
 
 
 class CalledFunction(Answer):
@@ -104,6 +105,7 @@ class ChatCompletion(Answer):
     choices: list[ChatChoice]
     usage: Usage
     metrics: Timings | None = None
+    kv_transfer_params: None = None  # which vLLM sends always
     prompt_logprobs: list[dict[str, Any] | None] | None = None
     prompt_token_ids: list[int] | None = None
 

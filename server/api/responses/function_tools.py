@@ -6,7 +6,7 @@ from pydantic import Field
 
 from server.protocol.base_models import bounded
 from server.protocol.custom_tools import LenientTool
-from server.protocol.structured_outputs import NAME_PATTERN
+from server.protocol.structured_outputs import TOOL_NAME_PATTERN
 from server.protocol.tools import FunctionDefinition
 
 MAX_CALLERS = 16  # of one tool
@@ -19,7 +19,7 @@ class FunctionTool(LenientTool):
     """A function by its name and the JSON schema of its arguments."""
 
     type: Literal["function"]
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    name: Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None  # calls that must be made follow the schema always

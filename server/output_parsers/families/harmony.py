@@ -16,6 +16,7 @@ _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 _TO_FUNCTION = " to=functions."  # begins the header of an answer whose prompt ends with `<|start|>assistant`
+_NAMES_CHANNEL = re.compile(r"analysis|commentary|final|\bto=")
 _NOBODY = ("all", "user", "assistant")
 
 
@@ -27,6 +28,8 @@ def harmony(text: ToolCallReader) -> CharCoroutine:
             if len(header) > MAX_HEADER_CHARS or header.endswith("\n"):
                 raise NotAToolCall
             header += yield
+            if text.begin != _TO_FUNCTION and header.endswith(_ENDS) and _NAMES_CHANNEL.search(header):
+                return ""  # a message without content
         recipient = _RECIPIENT.search(header)
         if recipient is not None and recipient[1] not in _NOBODY:
             return (yield from _call(text, recipient[1].removeprefix("functions.")))
@@ -70,5 +73,6 @@ def _reasoning(text: ToolCallReader) -> CharCoroutine:
 
 HARMONY = ToolCallSyntax(
     "openai", (_START, _CHANNEL, _TO_FUNCTION), harmony, template_marks=("<|channel|>analysis",),
-    other_markers=(_MESSAGE, _CONSTRAIN, *_ENDS), strays=_ENDS, frames_text=True,
+    other_markers=(_MESSAGE, _CONSTRAIN, *_ENDS), strays=(_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS),
+    frames_text=True,
 )  # fmt: skip

@@ -1,19 +1,20 @@
 """Calls as objects in JSON with a name and arguments, behind a marker or as the whole of an answer."""
 
-from server.output_parsers.families.tagged_calls import qwen_call
+from server.output_parsers.families.tagged_calls import QWEN, qwen_call
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
-from server.output_parsers.reading.tool_call_reader import CharCoroutine, ToolCallReader
+from server.output_parsers.reading.tool_call_reader import MAX_NAME_CHARS, CharCoroutine, NotAToolCall, ToolCallReader
 
 _FENCE = "```"
 
 
 def hermes(text: ToolCallReader) -> CharCoroutine:
-    """`{…}</tool_call>`, or Qwen Coder's `<function=…>…</function></tool_call>`."""
+    """`{…}</tool_call>`, or Qwen Coder's `<function=…>…</function></tool_call>`. Some models write the tag twice."""
     char = yield from text.skip_space()
-    if char == "<":
-        yield from text.literal("function=")
-        yield from qwen_call(text)
-    elif char == _FENCE[0]:  # small models put the object in one
+    while char == "<":
+        if (yield from text.one_of((QWEN.call, text.begin), char)) == QWEN.call:
+            return (yield from _functions(text))
+        char = yield from text.skip_space()
+    if char == _FENCE[0]:  # small models put the object in one
         yield from text.literal(_FENCE, char)
         yield from text.until("\n")
         yield from text.call_object((yield from text.skip_space()))
@@ -21,6 +22,16 @@ def hermes(text: ToolCallReader) -> CharCoroutine:
     else:
         yield from text.call_object(char)
     return (yield from text.literal("</tool_call>", (yield from text.skip_space())))
+
+
+def _functions(text: ToolCallReader) -> CharCoroutine:
+    """Calls in tags, of which the first has come, up to `</tool_call>`."""
+    tag = QWEN.call
+    while tag == QWEN.call:
+        tag = yield from qwen_call(text)
+        if not tag:
+            tag = yield from text.one_of((QWEN.call, QWEN.all_end), (yield from text.skip_space()))
+    return ""
 
 
 def qwen_coder(text: ToolCallReader) -> CharCoroutine:
@@ -44,11 +55,26 @@ def phi(text: ToolCallReader) -> CharCoroutine:
 
 
 def mistral(text: ToolCallReader) -> CharCoroutine:
-    """An array of calls; newer models write `name[ARGS]{…}` for each, some with `[CALL_ID]` and an id in between."""
+    """An array of calls; newer models write `name[ARGS]{…}` for each, some with `[CALL_ID]` and an id in between.
+
+    An object alone and a name without `[ARGS]` are calls, too.
+    """
     char = yield from text.skip_space()
     if char == "[":
         return (yield from text.call_objects(char))
-    name = yield from text.until("[", char)
+    if char == "{":
+        return (yield from text.call_object(char))
+    name = ""
+    while char not in "[{":
+        name += char
+        if len(name) > MAX_NAME_CHARS:
+            raise NotAToolCall
+        char = yield
+    if char == "{":
+        if not text.is_known(name):
+            raise NotAToolCall
+        text.start(name)
+        return (yield from text.arguments(char))
     char = yield
     if char == "C":
         yield from text.literal("CALL_ID]", char)

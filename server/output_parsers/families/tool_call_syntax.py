@@ -17,6 +17,8 @@ class ToolCallSyntax(NamedTuple):
     only_first: bool = False  # whether calls can only be the whole of an answer, from its first character on
     template_marks: tuple[str, ...] = ()  # texts by any of which a chat template of such a model is known
     other_markers: tuple[str, ...] = ()  # within a call, or around other text
+    # What begins a call where a model has forgotten the marker before it. Grammars do not wait for these.
+    inner_begins: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()  # markers that are syntax wherever they stand, and so are never shown
     # Whether other text may look like a call, so that only the names of tools that there are make one.
     is_ambiguous: bool = False
@@ -27,4 +29,8 @@ class ToolCallSyntax(NamedTuple):
     @property
     def markers(self) -> tuple[str, ...]:
         """All markers that may be control tokens of the model, which other outputs do not show."""
-        return (*self.begins, *self.other_markers)
+        return tuple(dict.fromkeys((*self.begins, *self.other_markers, *self.inner_begins)))
+
+    @property
+    def all_begins(self) -> tuple[str, ...]:
+        return (*self.begins, *self.inner_begins)

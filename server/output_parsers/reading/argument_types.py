@@ -55,12 +55,21 @@ ANY_BUT_TEXT = ArgumentType(_ALL - TEXT.types)
 
 def argument_type(schema: Any, key: str) -> ArgumentType:
     """The type of the argument `key` in the schema of a tool. An argument that it does not describe is text."""
-    found = [
+    found = _described(schema, key)
+    return _type_of(found[0], schema) if found and isinstance(found[0], dict) else TEXT
+
+
+def has_argument(schema: Any, key: str) -> bool:
+    """Whether the schema of a tool describes the argument `key`."""
+    return bool(_described(schema, key))
+
+
+def _described(schema: Any, key: str) -> list[Any]:
+    return [
         properties[key]
         for part in _alternatives(schema, schema, [MAX_PARTS])
         if isinstance(properties := part.get("properties"), dict) and key in properties
     ]
-    return _type_of(found[0], schema) if found and isinstance(found[0], dict) else TEXT
 
 
 def _type_of(node: Any, root: Any) -> ArgumentType:

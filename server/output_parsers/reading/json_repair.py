@@ -14,6 +14,7 @@ _LITERALS = {
 }  # fmt: skip
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _LOOSE_NUMBER = re.compile(r"[+-]?0*(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<exponent>[eE][+-]?[0-9]+)?")
+_AFTER_NO_COMMA = frozenset("\"'{[")  # what begins a value or a key where the comma before it has been forgotten
 _ESCAPES = frozenset('"\\/bfnrt')
 _MAX_WORD_CHARS = 1024  # of a number or a literal
 _CONTROLS = {chr(code): json.dumps(chr(code))[1:-1] for code in range(32)}
@@ -26,9 +27,9 @@ class NotJson(ValueError):
 class JsonRepair:
     """Reads one value character by character and returns the text of valid JSON for it.
 
-    It repairs raw control characters in strings, unknown escapes, half surrogates, strings in single quotes, trailing
-    commas, Python's literals, and numbers that JSON does not have. A number that is none, or that no double can hold,
-    becomes null.
+    It repairs raw control characters in strings, unknown escapes, half surrogates, strings in single quotes, keys
+    without quotes, commas that are missing or too many, brackets that are forgotten or of the wrong kind, Python's
+    literals, and numbers that JSON does not have. A number that is none, or that no double can hold, becomes null.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class JsonRepair:
         self._high = ""  # an escape of a high surrogate, whose other half must follow
         self._word = ""  # what has come of a number or a literal
         self._held = ""  # a comma, and the white space behind it
+        self._unsaid = ""  # text that was certain when the character behind it was found to be no JSON
 
     @property
     def takes_space(self) -> bool:
@@ -54,14 +56,23 @@ class JsonRepair:
         if self._quote:
             return self._string(char)
         if self._word:
-            if char not in ',:]}{["' and char not in _SPACE:
+            if char not in ',:]}{["<' and char not in _SPACE:
                 self._word += char
                 if len(self._word) > _MAX_WORD_CHARS:
                     raise NotJson
                 return ""
-            text = _literal(self._word)
+            if self._expects == "key":
+                text, self._expects = json.dumps(self._word), "colon"
+            else:
+                text = _literal(self._word)
+                self._value_ended()
             self._word = ""
-            return text if self._value_ended() else text + self.feed(char)
+            if self.is_done:
+                return text
+            self._unsaid = text
+            text += self.feed(char)
+            self._unsaid = ""
+            return text
         return self._between(char)
 
     def end(self) -> str:
@@ -74,9 +85,15 @@ class JsonRepair:
         return _literal(self._word)
 
     @property
+    def closers(self) -> str:
+        """What closes the open brackets, where the value may end; else nothing."""
+        may_end = not (self._quote or self._word or self._held) and self._expects in ("next", "item", "first key")
+        return self._unsaid + "".join(reversed(self._closers)) if may_end else ""
+
+    @property
     def pending(self) -> str:
         """What has come and is not certain yet, as the model has written it; for a value that is cut off."""
-        return self._held + self._word + self._high + self._escape
+        return self._unsaid + self._held + self._word + self._high + self._escape
 
     def _between(self, char: str) -> str:
         """Reads what stands outside of strings, numbers and literals."""
@@ -90,11 +107,11 @@ class JsonRepair:
             return self._close(char)
         held, self._held = self._held, ""
         if expects == "next":
-            if char != ",":
+            if char not in _AFTER_NO_COMMA and char != ",":
                 raise NotJson
-            self._held = char
+            self._held = ","
             self._expects = "key" if self._closers[-1] == "}" else "value"
-            return ""
+            return "" if char == "," else self._between(char)
         if expects == "colon":
             if char != ":":
                 raise NotJson
@@ -104,7 +121,10 @@ class JsonRepair:
             self._quote = char
             return held + '"'
         if expects in ("key", "first key"):
-            raise NotJson
+            if not (char.isalpha() or char in "_$"):
+                raise NotJson
+            self._word, self._expects = char, "key"
+            return held
         if char in "{[":
             self._closers.append("}" if char == "{" else "]")
             if len(self._closers) > MAX_DEPTH:
@@ -119,12 +139,15 @@ class JsonRepair:
     def _close(self, char: str) -> str:
         is_trailing = bool(self._held)
         may_close = self._expects in ("next", "item", "first key") or is_trailing
-        if not self._closers or self._closers[-1] != char or not may_close:
+        if not self._closers or not may_close:
             raise NotJson
         space, self._held = self._held[1:], ""
-        self._closers.pop()
+        # Where that is another bracket's, the ones within that bracket have been forgotten, or this one is mistaken.
+        depth = next((at for at, closer in enumerate(reversed(self._closers), start=1) if closer == char), 1)
+        closed = "".join(reversed(self._closers[-depth:]))
+        del self._closers[-depth:]
         self._value_ended()
-        return space + char
+        return space + closed
 
     def _value_ended(self) -> bool:
         self._expects = "next"

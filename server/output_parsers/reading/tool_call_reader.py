@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -14,12 +16,16 @@ from server.output_parsers.reading.parser_events import ReasoningDelta, ToolCall
 
 MAX_NAME_CHARS = 256
 _SPACE = " \t\r\n"
-_NAME_KEYS = ("name", "tool_name")  # the second is Cohere's
-_ARGUMENT_KEYS = ("arguments", "parameters")  # Llama's name for them is the second
+NAME_KEYS = ("name", "tool_name", "function", "tool")  # the first is what nearly all use, the second Cohere's
+ARGUMENT_KEYS = ("arguments", "parameters", "args", "params", "input")  # Llama's name for them is the second
 
 
 class NotAToolCall(ValueError):
     """The text cannot become a call any more."""
+
+
+class TextEnded(Exception):
+    """No more text can come."""
 
 
 # Takes characters one by one. What it returns is the first character that is not its own, or the value it has read.
@@ -52,6 +58,9 @@ class ToolCallReader:
         self.is_done = False
         self._events: list[ToolEvent] = []
         self._repair: JsonRepair | None = None  # of the value that is being emitted
+        self._char = ""  # the last one
+        self._again: deque[str] = deque()  # characters that are read once more
+        self._behind: list[str] | None = None  # characters behind the last call, while no other one has started
         self._reading = body(self)
         next(self._reading)
 
@@ -60,15 +69,33 @@ class ToolCallReader:
 
         Raises NotAToolCall if the text cannot become a call any more; events that were emitted stay.
         """
+        self._send(char)
+        while self._again and not self.is_done:
+            self._send(self._again.popleft())
+        events, self._events = self._events, []
+        return events
+
+    def _send(self, char: str) -> None:
+        self._char, behind = char, self._behind
         try:
             self._reading.send(char)
         except StopIteration:
             self.is_done = True
-        events, self._events = self._events, []
-        return events
+        except NotAToolCall:
+            self._again.appendleft(char)
+            raise
+        if behind is not None and behind is self._behind:
+            behind.append(char)
+
+    @property
+    def unread(self) -> str:
+        """What has come behind the last call and is no part of any, once the reading has ended or failed."""
+        return "".join((*(() if self.is_done else self._behind or ()), *self._again))
 
     def flush(self) -> list[ToolEvent]:
-        """The events of a call that is cut off here: what was held back of its arguments, as it was written."""
+        """The events of the end of the text: mostly what was held back of the arguments of a call that is cut off."""
+        with suppress(StopIteration, TextEnded, NotAToolCall):
+            self._reading.throw(TextEnded())
         events, self._events = self._events, []
         pending = "" if self._repair is None else self._repair.pending
         return [*events, ToolCallArguments(pending)] if pending else events
@@ -121,6 +148,10 @@ class ToolCallReader:
         self.emit('"')
         return ""
 
+    def again(self, text: str) -> None:
+        """Reads the last characters, which are `text`, once more. Only within the arguments of a call."""
+        self._again.extendleft(reversed(text))
+
     def skip_space(self) -> CharCoroutine:
         """The first character that is not white space."""
         while (char := (yield)) in _SPACE:
@@ -138,19 +169,17 @@ class ToolCallReader:
             key = yield from self.string(char)
             yield from self.literal(":", (yield from self.skip_space()))
             char = yield from self.skip_space()
-            if key in _NAME_KEYS:
-                if name:
-                    raise NotAToolCall
+            if key in NAME_KEYS and char in "\"'" and not name:
                 name = yield from self.string(char)
                 self.start(name)
                 char = yield from self.skip_space()
-            elif key in _ARGUMENT_KEYS and char == "{" and name and not has_arguments:
+            elif key in ARGUMENT_KEYS and char == "{" and name and not has_arguments:
                 has_arguments = True
                 yield from self.arguments(char)
                 char = yield from self.skip_space()
             else:
                 value, char = yield from self.value(char)
-                if key in _ARGUMENT_KEYS:
+                if key in ARGUMENT_KEYS:
                     early = value
             if char == ",":
                 char = yield from self.skip_space()
@@ -186,11 +215,19 @@ class ToolCallReader:
         if not name or (self._only_known and name not in self._schemas):
             raise NotAToolCall
         self.has_started = self.has_open_call = True
+        self._behind = None
         self._events.append(ToolCallStart(name, call_id))
+
+    def only_if_started(self) -> str:
+        """Nothing. Raises NotAToolCall where no call has come: markers alone are text."""
+        if not self.has_started:
+            raise NotAToolCall
+        return ""
 
     def end(self) -> None:
         """Marks the last call's arguments as complete."""
         self.has_open_call = False
+        self._behind = []
 
     def is_known(self, name: str) -> bool:
         """Whether a tool has this name."""
@@ -204,9 +241,18 @@ class ToolCallReader:
         meant = [offered for offered in self._schemas if _plain(offered) == plain]
         return meant[0] if len(meant) == 1 else name
 
+    def split_name(self, text: str) -> tuple[str, str]:
+        """The name of the tool that `text` begins with, the longest one, and the rest of the text."""
+        names = [name for name in self._schemas if text.startswith(name) and len(name) < len(text)]
+        if not names:
+            raise NotAToolCall
+        name = max(names, key=len)
+        return name, text[len(name) :].strip()
+
     def reason(self, text: str) -> None:
         """Emits reasoning between calls and texts."""
         self.has_started = True
+        self._behind = None
         self._events.append(ReasoningDelta(text))
 
     def emit(self, text: str) -> None:
@@ -221,7 +267,15 @@ class ToolCallReader:
         """The object of a call's arguments, emitted as it comes, with its JSON repaired."""
         if char != "{":
             raise NotAToolCall
-        yield from self.json_value(char)
+        try:
+            yield from self.json_value(char)
+        except NotAToolCall:
+            # Some models forget the last braces: the tag that closes the call shows that it is whole.
+            if self._char == "<" and self._repair is not None and (closers := self._repair.closers):
+                self._repair = None
+                self.emit(closers)
+                self.end()
+            raise
         self.end()
         return ""
 
@@ -239,20 +293,21 @@ class ToolCallReader:
             char = yield
 
     def string(self, char: str) -> CharCoroutine:
-        """A short string from its quote, which is `char`, to its closing quote; decoded."""
-        if char != '"':
+        """A short string from its quote, which is `char` and may be Python's, to its closing quote; decoded."""
+        if char not in ('"', "'"):
             raise NotAToolCall
-        text, is_escaped = [char], False
+        quote, text, is_escaped = char, [char], False
         while True:
             char = yield
             text.append(char)
-            if char == '"' and not is_escaped:
+            if char == quote and not is_escaped:
                 break
             is_escaped = char == "\\" and not is_escaped
             if len(text) > MAX_NAME_CHARS:
                 raise NotAToolCall
+        written = "".join(text)
         try:
-            return str(json.loads("".join(text), strict=False))
+            return str(json.loads(written if quote == '"' else repaired(written), strict=False))
         except ValueError as error:
             raise NotAToolCall from error
 
@@ -273,7 +328,7 @@ class ToolCallReader:
 
     @staticmethod
     def as_object(value: str) -> str:
-        """Arguments as JSON text of an object. Some models write that text as a string, or nothing as null or "".
+        """Arguments as JSON text of an object. Some models write that text as a string, or nothing as null, "" or [].
 
         Raises NotAToolCall if they are no object.
         """
@@ -282,7 +337,7 @@ class ToolCallReader:
                 value = repaired(json.loads(value))
             except (NotJson, ValueError) as error:
                 raise NotAToolCall from error
-        if value in ("null", '""'):
+        if value in ("null", '""') or re.fullmatch(r"\[\s*\]", value):
             return "{}"
         if not value.startswith("{"):
             raise NotAToolCall

@@ -1,7 +1,8 @@
-"""Reads types in JSON schemas as their authors mean them: names of other languages, and lists of other types' values.
+"""Reads JSON schemas as their authors mean them: types of other languages, lists of other types' values, any format.
 
 Tools are often described with the types of Python, of Java or of Google's API, and with the values of an array's items
-at the array. By the letter of JSON Schema no value has such a type, or nothing matches.
+at the array. By the letter of JSON Schema no value has such a type, or nothing matches. A `format` says something about
+a text; the ones that are not known here are not checked.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ _OTHERS = {
     "dict": "object", "hashmap": "object", "hashtable": "object", "map": "object",
     "list": "array", "tuple": "array", "set": "array", "arraylist": "array", "queue": "array", "stack": "array",
 }  # fmt: skip
+# The formats of texts that are enforced.
+FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 _DATA = frozenset({"const", "enum", "default", "examples"})
 _NAMED = frozenset({"$defs", "definitions", "properties", "patternProperties"})
 
@@ -33,6 +36,8 @@ def with_known_types(node: Any) -> Any:
     for key, value in node.items():
         if key in _DATA:
             known[key] = value
+        elif key == "format" and value not in FORMATS:
+            continue  # it says something about a text that is not checked
         elif key in _NAMED and isinstance(value, dict):
             known[key] = {name: with_known_types(part) for name, part in value.items()}
         elif key == "type":

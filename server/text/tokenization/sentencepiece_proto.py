@@ -41,8 +41,10 @@ def model_proto(metadata: GgufMetadata, model_type: ModelType) -> bytes:
     unknown_id = metadata.unknown_token_id
     if unknown_id is None:
         unknown_id = token_types.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in token_types else 0
-    elif TokenType.UNKNOWN not in token_types:
-        token_types[unknown_id] = TokenType.UNKNOWN  # some files say only that it is a control token
+    for token_id in metadata.other_ids:
+        if token_types[token_id] == TokenType.UNKNOWN:
+            token_types[token_id] = TokenType.UNUSED  # some files have many, to fill the vocabulary
+    token_types[unknown_id] = TokenType.UNKNOWN  # some files say only that it is a control token
     texts = list(metadata.tokens)
     for token_id in metadata.other_ids:
         if token_types[token_id] == TokenType.USER_DEFINED:

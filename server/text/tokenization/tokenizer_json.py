@@ -6,7 +6,7 @@ Outputs arrive token by token, so text is made by a table of each token's bytes,
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 from tokenizers import Tokenizer
@@ -25,18 +25,14 @@ BytesOf = Callable[[Sequence[str]], list[bytes]]
 
 
 class TokenizerJson(TokenizersEncoder):
-    """A vocabulary with its pipeline. Raises ModelError if the file is damaged, or its decoder is not supported.
+    """A vocabulary with its pipeline. Raises ModelError if its decoder is not supported.
 
-    `text` is the content of the file at `path`; `special_tokens` are special even if the file does not say so.
+    The file at `path` has it, and `decoder` is that of the pipeline, as `tokenizer.json` states it; `special_tokens`
+    are special even if the file does not say so.
     """
 
-    def __init__(self, path: Path, text: str, special_tokens: Sequence[str] = ()) -> None:
-        self._path = path
-        try:
-            decoder = orjson.loads(text).get("decoder")
-            self._tokenizer = Tokenizer.from_str(text)
-        except Exception as error:  # the library raises no narrower type
-            raise ModelError(f"{path} is damaged, or of a kind that is not known: {error}") from error
+    def __init__(self, path: Path, pipeline: Tokenizer, decoder: Any, special_tokens: Sequence[str] = ()) -> None:
+        self._path, self._tokenizer = path, pipeline
         # The file may store these from training, but a prompt must be neither cut nor padded.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -51,6 +47,16 @@ class TokenizerJson(TokenizersEncoder):
         self.between_ids = self._between_texts()
         control_ids = [token_id for token_id, token in added.items() if token.special or is_control_name(token.content)]
         super().__init__(self._tokenizer, added, control_ids)
+
+    @classmethod
+    def read(cls, path: Path, text: str, special_tokens: Sequence[str] = ()) -> Self:
+        """The vocabulary of a `tokenizer.json` with the content `text`; raises ModelError also if it is damaged."""
+        try:
+            decoder = orjson.loads(text).get("decoder")
+            pipeline = Tokenizer.from_str(text)
+        except Exception as error:  # the library raises no narrower type
+            raise ModelError(f"{path} is damaged, or of a kind that is not known: {error}") from error
+        return cls(path, pipeline, decoder, special_tokens)
 
     def _mark_special(self, tokens: Sequence[str]) -> None:
         special = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import pytest
 
 from engine.backends.backends import BACKENDS, choose_backends, kv_dtype
@@ -9,8 +10,10 @@ from engine.backends.base.backend import Backends
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.native import library
 from engine.backends.native.library import NativeUnavailable
+from engine.backends.xla.backend import BACKEND as XLA
 from engine.interface.config import EngineConfig
 from engine.interface.setting import settings_of
+from engine.weights.layout import Precision
 
 MODEL = ModelConfig(
     vocab_size=301, hidden_size=96, intermediate_size=160, num_layers=1, num_heads=4, num_kv_heads=1, head_dim=16,
@@ -145,6 +148,14 @@ def test_quantised_weights_without_a_library():
 def test_the_type_of_the_pages(attention, config, expected):
     backend = next(backend for backend in BACKENDS if backend.name == attention)
     assert kv_dtype(EngineConfig(**config), Backends(backend, backend, "")) == expected
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", "float32"), ("gpu", "bfloat16"), ("tpu", "bfloat16")])
+def test_weights_and_pages_of_auto_have_the_type_that_the_device_multiplies_fast(monkeypatch, device, expected):
+    monkeypatch.setattr(jax, "default_backend", lambda: device)
+    assert XLA.weights.vector_dtype(Precision("auto", None)) == expected
+    assert kv_dtype(EngineConfig(), Backends(XLA, XLA, "")) == expected
+    assert XLA.weights.vector_dtype(Precision("float32", None)) == "float32"
 
 
 @pytest.mark.parametrize(

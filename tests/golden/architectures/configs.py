@@ -297,6 +297,21 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False, **_PICTURE_TOKENS,
         },
     ),
+    "llava_next": (
+        "LlavaNextForConditionalGeneration",
+        {
+            "text_config": {
+                **_SIZES, "model_type": "granite", "embedding_multiplier": 3.0, "attention_multiplier": 0.125,
+                "residual_multiplier": 0.22, "logits_scaling": 0.5, "rope_parameters": _PLAIN,
+            },
+            "vision_config": {
+                "model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+                "num_attention_heads": 2, "image_size": 12, "patch_size": 4,
+            },
+            "vision_feature_layer": [-4, -2], "vision_feature_select_strategy": "full", "tie_word_embeddings": False,
+            "image_grid_pinpoints": [[12, 12], [12, 24], [24, 12], [24, 24], [12, 36]], "image_token_index": 252,
+        },
+    ),
     "mistral3": (
         "Mistral3ForConditionalGeneration",
         {

@@ -200,7 +200,7 @@ CHAT: list[tuple[Any, int, str | None, str, list[str]]] = [
         "context_length_exceeded",
         ["max_completion_tokens is 600"],
     ),
-    ({"messages": MESSAGES, "tools": [{}]}, 400, "tools[0].type", "missing_required_parameter", ["tools"]),
+    ({"messages": MESSAGES, "tools": [{}]}, 400, "tools[0].function", "missing_required_parameter", ["tools"]),
 ]
 
 

@@ -186,6 +186,12 @@ async def test_a_cut_prompt_has_whole_pictures(seeing: RunningServer) -> None:
         assert answer["usage"]["prompt_tokens"] <= most
 
 
+async def test_a_prompt_with_pictures_is_not_cut_at_its_end(seeing: RunningServer) -> None:
+    body = {"messages": [{"role": "user", "content": parts("a", RED)}], "max_tokens": 4, "truncate_prompt_tokens": 4}
+    status, answer = await seeing.post("/v1/chat/completions", {**body, "truncation_side": "right"})
+    assert (status, answer["error"]["param"]) == (400, "truncation_side")
+
+
 RESPONSES_PARTS = [
     {"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": RED}, {"type": "input_text", "text": "b"},
 ]  # fmt: skip

@@ -49,6 +49,18 @@ def test_a_folder_ends_with_its_configuration() -> None:
     assert chosen("o/n", files) == (["model.safetensors", "tokenizer.json", "merges.txt", "config.json"], None)
 
 
+def test_what_pictures_and_sentences_need_is_fetched() -> None:
+    sees = ["preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json"]
+    sentences = ["sentence_bert_config.json", "config_sentence_transformers.json", "modules.json"]
+    parts = ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
+    others = ["onnx/config.json", "2_Dense/pytorch_model.bin", "openvino/openvino_model.xml"]
+    files = [*FOLDER, *sees, *sentences, *parts, *others, "vocab.txt", "tekken.json", "model.safetensors"]
+    found, _ = chosen("o/n", files)
+    assert {*sees, *sentences, *parts, "vocab.txt", "tekken.json"} < set(found)
+    assert not set(others) & set(found)
+    assert not set(parts) & set(chosen("o/n", [name for name in files if name != "modules.json"])[0])
+
+
 def test_shards_of_a_folder() -> None:
     shards = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
     files = [*FOLDER, *shards, "model.safetensors.index.json", "consolidated.safetensors"]

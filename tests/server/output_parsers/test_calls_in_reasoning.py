@@ -43,6 +43,10 @@ def read(
         (f"Hm.\n{XML}\n", [ReasoningDelta("Hm."), *OF_W]),
         (f"{CALL}\n{CALL}", [*OF_W, *OF_W]),
         (f'Hm.\n{CALL}\n<tool_call>{{"na', [ReasoningDelta("Hm."), *OF_W]),  # the next one is cut off
+        (f"Hm.\n{CALL}\n</think>\n", [ReasoningDelta("Hm."), *OF_W]),
+        (f"Hm.\n<tool_call>\n{CALL}", [ReasoningDelta("Hm."), *OF_W]),
+        (f"Hm.\n<tool_call>\n{XML}\n</tool_call>", [ReasoningDelta("Hm."), *OF_W]),
+        (f"<think>Hm.\n{CALL}", [ReasoningDelta("Hm."), *OF_W]),
         (f"I could write {CALL} here, {CALL}", [ReasoningDelta(f"I could write {CALL} here,"), *OF_W]),
     ],
 )
@@ -74,3 +78,17 @@ def test_without_tools_and_where_any_text_may_look_like_a_call_nothing_is_found(
     assert read(f"Hm. {CALL}", 7, may_call=False) == ([ReasoningDelta(f"Hm. {CALL}")], False)
     text = 'Hm. <|python_tag|>{"name": "w", "parameters": {}}'
     assert read(text, 7, LLAMA) == ([ReasoningDelta(text)], False)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        ("<think>\n<think>\nHm.</think>\n</think>\n\nYes.", [ReasoningDelta("Hm."), ContentDelta("Yes.")]),
+        ("Hm.</think></th", [ReasoningDelta("Hm."), ContentDelta("</th")]),
+        ("<thi", [ReasoningDelta("<thi")]),
+        ("Hm.</think>Use </think> to close.", [ReasoningDelta("Hm."), ContentDelta("Use </think> to close.")]),
+    ],
+)
+def test_markers_of_a_reasoning_may_be_doubled(text: str, events: list[ParserEvent], size: int) -> None:
+    assert read(text, size)[0] == events

@@ -167,13 +167,18 @@ def test_an_answer_as_a_library_sends_it_back() -> None:
     [
         ("function_call", {"name": "f", "arguments": "{}"}),
         ("audio", {"id": "a"}),
-        ("refusal", "I will not"),
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(name: str, value: Any) -> None:
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, name: value}]
     error = refusal(ChatCompletionRequest, {"messages": messages})
     assert (error.param, error.code) == (f"messages[1].{name}", "unsupported_parameter")
+
+
+def test_a_refusal_is_what_the_assistant_said() -> None:
+    message = {"role": "assistant", "content": None, "refusal": "I will not"}
+    request = ChatCompletionRequest.parse({"messages": [message, {**message, "content": "No."}]})
+    assert [sent.content for sent in request.messages] == ["I will not", "No."]
 
 
 def test_only_an_assistant_may_be_silent() -> None:

@@ -26,6 +26,7 @@ from tests.fakes.grammar_walk import allowed_tokens
 from tests.fakes.text_model import EOS, FakeTextModel
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
+from tests.server.protocol.test_structural_tags import TAGS
 from tests.server.structured_output.test_grammar_compiler import Gated
 from tests.server.support.sse_reader import chunks_of
 
@@ -178,6 +179,7 @@ async def test_a_schema_nested_too_deeply(server: RunningServer) -> None:
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, '{"a": 12}'),
         ({"response_format": {"type": "json_object", "schema": SCHEMA}}, '{"a": 12}'),
         ({"response_format": {"type": "text"}, "structured_outputs": {"regex": "a+b"}}, "aaab"),
+        ({"response_format": TAGS}, 'I say <f=a>{"n": 12}</f> here.'),
         ({"structured_outputs": {"json": SCHEMA}}, '{"a":1}'),
         ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, '{"a":1}'),
         ({"structured_outputs": {"json": True}}, '"any"'),

@@ -155,7 +155,6 @@ UNSUPPORTED = [
     ({"type": "object", "propertyNames": {"pattern": "x"}}, "propertyNames"),
     ({"type": "array", "contains": {"type": "integer"}}, "contains"),
     ({"type": "object", "properties": {"a": {}}, "minProperties": 1}, "min/maxProperties"),
-    ({"type": "string", "format": "colour"}, "Unknown format: colour"),
     ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
     ({"type": "string", "pattern": "["}, "unclosed character class"),
     ({"type": "objct"}, "Invalid type: objct"),

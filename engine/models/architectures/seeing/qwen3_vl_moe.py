@@ -8,7 +8,7 @@ from typing import Any, Self
 from engine.models.architectures.seeing.mrope import read_mrope, read_mrope_of_gguf
 from engine.models.architectures.seeing.qwen3_vl import SECTIONS, THETA
 from engine.models.architectures.seeing.seeing_decoder import SeeingDecoder, text_of, text_prefix
-from engine.models.encoders.qwen3_vision import Qwen3Vision
+from engine.models.encoders.qwen.qwen3_vision import Qwen3Vision
 from engine.models.parts import experts, folder_config
 from engine.models.parts.decoder import QueryKeyNorm
 from engine.models.parts.experts import ExpertsDecoder

@@ -491,7 +491,7 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
 
 OF_PICTURES = (
     "vision_tower.", "multi_modal_projector.", "visual.", "model.visual.", "model.vision_model.", "model.connector.",
-    "model.vision_tower.", "model.multi_modal_projector.", "model.embed_vision.",
+    "model.vision_tower.", "model.multi_modal_projector.", "model.embed_vision.", "vision_model.",
 )  # fmt: skip
 WITHOUT_SUFFIX = (  # in folders, of weights
     ".experts.gate_up_proj", ".experts.down_proj", "layer_scalar", "_output_scale", "attention_sink_bias",
@@ -513,6 +513,7 @@ STATED = {
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "LlamaForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
     "Llama4ForCausalLM": (MODEL_ARCH.LLAMA4, as_stored, mixture_twins.add_llama4),
+    "Llama4ForConditionalGeneration": (MODEL_ARCH.LLAMA4, as_stored, mixture_twins.add_llama4),
     "MistralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_window),
     "Ministral3ForCausalLM": (MODEL_ARCH.MISTRAL3, adjacent_pairs, add_growth),
     "Qwen2ForCausalLM": (MODEL_ARCH.QWEN2, as_stored, nothing),

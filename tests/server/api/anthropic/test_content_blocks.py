@@ -23,7 +23,7 @@ def test_every_kind_of_block() -> None:
             {"type": "thinking", "thinking": "hm", "signature": "x"},
             {"type": "redacted_thinking", "data": "x"},
             {"type": "tool_use", "id": "t", "name": "f", "input": {"b": 1}, "caller": {"type": "direct"}},
-            {"type": "tool_use", "id": "u", "name": "g"},
+            {"type": "tool_use", "id": "u", "name": "g", "input": None},
             {"type": "tool_result", "tool_use_id": "t", "content": [TEXT, TEXT]},
             {"type": "tool_result", "tool_use_id": "u", "is_error": True},
             {"type": "document", "source": {"type": "text", "data": "d"}, "title": "T"},

@@ -51,7 +51,8 @@ async def test_token_ids_on_request(server: RunningServer) -> None:
 async def test_max_completion_tokens_wins_over_its_older_name(server: RunningServer) -> None:
     body = {"messages": HELLO, "max_completion_tokens": 3, "max_tokens": 5}
     _, answer = await server.post("/v1/chat/completions", body)
-    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "use", "refusal": None}
+    nothing = {"refusal": None, "reasoning_content": None, "reasoning": None}
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "use", **nothing}
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
@@ -84,3 +85,33 @@ async def test_a_stream_is_valid_json_lines_for_any_text(server: RunningServer) 
     said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks_of(data))
     assert said == render({"role": "user", "content": text})
     assert json.loads(read_all(data)[1].text)["object"] == "chat.completion.chunk"
+
+
+async def test_a_whole_answer_has_the_fields_that_vllms_clients_look_for(server: RunningServer) -> None:
+    _, answer = await server.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 1})
+    names = ("prompt_logprobs", "prompt_token_ids", "metrics", "kv_transfer_params")
+    assert [answer[name] for name in names] == [None] * 4
+    assert (answer["choices"][0]["token_ids"], answer["choices"][0]["message"]["reasoning"]) == (None, None)
+    (chunk, *_) = chunks_of(await server.stream_bytes("/v1/chat/completions", {"messages": HELLO}))
+    assert chunk.keys().isdisjoint(names)
+    assert "token_ids" not in chunk["choices"][0]
+
+
+async def test_parts_of_messages_as_other_apis_have_them(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(max_model_len=2000))
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "HM"}]}
+    messages = [
+        {"role": "user", "content": [{"type": "input_text", "text": "A"}]},
+        {"role": "assistant", "content": [thinking, {"type": "output_text", "text": "B"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "C"}]},
+        {"role": "tool", "tool_call_id": "1", "content": None},
+    ]
+    status, shown = await server.post("/v1/chat/completions/render", {"messages": messages})
+    assert status == 200, shown
+    text = bytes(token for token in shown["token_ids"] if token < 256).decode()
+    assert [letter for letter in text if letter in "ABC"] == ["A", "B", "C"]
+    assert "HM" not in text  # it is the reasoning, which this template leaves out
+    status, answer = await server.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 1, "logprobs": 1})
+    assert (status, len(answer["choices"][0]["logprobs"]["content"])) == (200, 1)
+    _, answer = await server.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 1, "logprobs": 0})
+    assert answer["choices"][0]["logprobs"] is None

@@ -22,6 +22,10 @@ def ids(text: str) -> list[int]:
     return list(text.encode())
 
 
+# Of a choice for which nothing is asked.
+NOTHING = {"prompt_logprobs": None, "token_ids": None, "prompt_token_ids": None}
+
+
 async def test_a_json_answer_has_the_shape_of_openai(server: RunningServer) -> None:
     status, body = await server.post("/v1/completions", {"model": "fake", "prompt": "tide", "max_tokens": 10})
     assert status == 200
@@ -39,6 +43,7 @@ async def test_a_json_answer_has_the_shape_of_openai(server: RunningServer) -> N
                 "finish_reason": "stop",
                 "stop_reason": None,
                 "matched_stop": EOS,
+                **NOTHING,
             }
         ],
         "usage": {
@@ -47,6 +52,8 @@ async def test_a_json_answer_has_the_shape_of_openai(server: RunningServer) -> N
             "total_tokens": 9,
             "prompt_tokens_details": {"cached_tokens": 0},
         },
+        "metrics": None,
+        "kv_transfer_params": None,
     }
 
 
@@ -59,6 +66,7 @@ async def test_max_tokens_ends_with_length_and_defaults_to_16(server: RunningSer
         "finish_reason": "length",
         "stop_reason": None,
         "matched_stop": None,
+        **NOTHING,
     }
     _, body = await server.post("/v1/completions", {"prompt": "x" * 40})
     assert body["choices"][0]["text"] == "x" * 16
@@ -144,7 +152,7 @@ async def test_echo_begins_each_answer_with_its_prompt(start_server: StartServer
         2,
     ]  # the token and the best one
     assert first["text_offset"] == [0, 1, 2, 2, 3]
-    assert "prompt_logprobs" not in answer["choices"][0]
+    assert answer["choices"][0]["prompt_logprobs"] is None
     assert answer["usage"]["completion_tokens"] == 5
     texts, tokens = ["", ""], [0, 0]
     for chunk in chunks_of(await server.stream_bytes("/v1/completions", body)):
@@ -203,6 +211,30 @@ async def test_a_prompt_is_cut_to_its_last_tokens(server: RunningServer, most: i
     body = {"prompt": "abcde", "truncate_prompt_tokens": most, "echo": True, "max_tokens": 1}
     _, answer = await server.post("/v1/completions", body)
     assert (answer["choices"][0]["text"], answer["usage"]["prompt_tokens"]) == (kept + kept[0], len(kept))
+
+
+@pytest.mark.parametrize(("most", "kept"), [(3, "abc"), (9, "abcde")])
+async def test_a_prompt_is_cut_to_its_first_tokens(server: RunningServer, most: int, kept: str) -> None:
+    body = {
+        "prompt": "abcde",
+        "truncate_prompt_tokens": most,
+        "truncation_side": "right",
+        "echo": True,
+        "max_tokens": 1,
+    }
+    _, answer = await server.post("/v1/completions", body)
+    assert (answer["choices"][0]["text"], answer["usage"]["prompt_tokens"]) == (kept + kept[0], len(kept))
+
+
+async def test_a_whole_answer_has_the_fields_that_vllms_clients_look_for(server: RunningServer) -> None:
+    _, answer = await server.post("/v1/completions", {"prompt": "ab", "max_tokens": 1})
+    (choice,) = answer["choices"]
+    assert choice.items() >= NOTHING.items()
+    assert (answer["metrics"], answer["kv_transfer_params"]) == (None, None)
+    asked = {"return_token_ids": True, "prompt_logprobs": 0, "include_metrics": True}
+    _, answer = await server.post("/v1/completions", {"prompt": "ab", "max_tokens": 1, **asked})
+    (choice,) = answer["choices"]
+    assert None not in (choice["token_ids"], choice["prompt_token_ids"], choice["prompt_logprobs"], answer["metrics"])
 
 
 async def test_minus_one_cuts_to_what_leaves_room_for_the_answer(server: RunningServer) -> None:
@@ -278,6 +310,7 @@ async def test_what_was_held_back_for_a_stop_string_comes_at_the_end(server: Run
         "finish_reason": "length",
         "stop_reason": None,
         "matched_stop": None,
+        **NOTHING,
     }
 
 

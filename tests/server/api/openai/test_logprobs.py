@@ -51,7 +51,7 @@ def test_a_completion_without_alternatives() -> None:
     assert completion().shape(delta([A, EOS], of(A, EOS))) == {
         "tokens": ["a", "<e>"],
         "token_logprobs": [-98 / 32, -258 / 32],
-        "top_logprobs": None,
+        "top_logprobs": [{"a": -98 / 32}, {"<e>": -258 / 32}],
         "text_offset": [0, 1],
     }
 
@@ -103,11 +103,14 @@ def test_what_a_grammar_took_away_is_told_beside_the_ranks() -> None:
     assert "masked_probability" not in str(chat().shape(piece))
 
 
-def test_alternatives_of_the_same_text_become_the_best_of_them() -> None:
+def test_the_token_itself_comes_first_among_the_alternatives() -> None:
     logprobs = [TokenLogprobs(-3.0, 9, [(0xC3, -1.0), (0xE2, -2.0)], [])]
+    shape = completion().shape(delta([A], logprobs))
+    assert shape is not None
+    assert list(shape["top_logprobs"][0].items()) == [("a", -3.0), ("\ufffd", -1.0)]
     shape = completion().shape(delta([0xFF], logprobs))
     assert shape is not None
-    assert shape["top_logprobs"] == [{"\ufffd": -1.0}]
+    assert shape["top_logprobs"] == [{"\ufffd": -3.0}]
 
 
 def test_offsets_count_characters_over_all_pieces_of_a_choice() -> None:
@@ -249,7 +252,7 @@ async def test_prompt_logprobs_alone(server: RunningServer) -> None:
     assert [choice["prompt_logprobs"] for choice in answer["choices"]] == [[None, of_b]] * 2 + [[None]] * 2
     assert [choice["logprobs"] for choice in answer["choices"]] == [None] * 4
     _, answer = await server.post("/v1/completions", {"prompt": "ab"})
-    assert "prompt_logprobs" not in answer["choices"][0]
+    assert answer["choices"][0]["prompt_logprobs"] is None
 
 
 def joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.structured_output.compiled_grammar import CompiledGrammar
 from server.structured_output.grammar_limits import InvalidGrammar
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
-from server.structured_output.schemas.type_names import with_known_types
-from tests.fakes.grammar_walk import MergedBytes, random_text
+from server.structured_output.schemas.type_names import FORMATS, with_known_types
+from tests.fakes.grammar_walk import MergedBytes, allowed_tokens, random_text
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,8 @@ from tests.fakes.grammar_walk import MergedBytes, random_text
         ({"type": "integer", "enum": ["1", 2]}, {"type": "integer", "enum": ["1", 2]}),
         ({"type": "array", "enum": [[1]]}, {"type": "array", "enum": [[1]]}),
         ({"type": ""}, {}),
+        ({"properties": {"format": {"type": "string", "format": "uri-template"}, "d": {"format": "date"}}},
+         {"properties": {"format": {"type": "string"}, "d": {"format": "date"}}}),
         ({"type": "strnig"}, {"type": "strnig"}),
     ],
 )  # fmt: skip
@@ -62,3 +64,16 @@ def test_a_name_that_says_nothing_is_refused() -> None:
     vocabulary = GrammarVocabulary(MergedBytes(), MergedBytes.vocab_size)
     with pytest.raises(InvalidGrammar, match="strnig"):
         CompiledGrammar.compile(Grammar(GrammarKind.JSON_SCHEMA, '{"type": "strnig"}'), vocabulary)
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "int32", "binary", "uri-reference"])
+def test_formats_of_texts_are_enforced_or_say_nothing(name: str) -> None:
+    vocabulary = GrammarVocabulary(MergedBytes(), MergedBytes.vocab_size)
+    schema = json.dumps({"type": "string", "format": name})
+    compiled = CompiledGrammar.compile(Grammar(GrammarKind.JSON_SCHEMA, schema), vocabulary)
+    matcher = compiled.matcher()
+    for byte in b'"!':  # no text of a known format begins like that
+        is_allowed = byte in allowed_tokens(matcher, MergedBytes.vocab_size)
+        if is_allowed:
+            matcher.accept(byte)
+    assert is_allowed == (name not in (*FORMATS[:4], *FORMATS[5:]))  # an address may begin with anything

@@ -226,7 +226,7 @@ def test_a_damaged_tokenizer_is_reported(tmp_path: Path, content: bytes) -> None
 
 
 def test_a_folder_without_a_tokenizer_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"has no tokenizer: neither tokenizer.json nor tokenizer.model"):
+    with pytest.raises(ModelError, match=r"has no tokenizer: it has none of tokenizer.json, tokenizer.model, tiktoken"):
         load(write(tmp_path))
 
 

@@ -215,6 +215,22 @@ def test_runs_of_spaces_are_symbols_of_the_user(tmp_path: Path) -> None:
         assert streamed == tokenizer.decode(token_ids) == text
 
 
+@pytest.mark.parametrize("unknown_type", [TokenType.CONTROL, TokenType.UNKNOWN])
+def test_tokens_that_fill_the_vocabulary_are_stored_as_unknown(tmp_path: Path, unknown_type: TokenType) -> None:
+    """As in files of Phi-3: the unknown token is one of control, or one of many."""
+    original = train_like_gemma()
+    fields = gemma_fields(original)
+    fields["tokenizer.ggml.token_type"][original.unk_id()] = int(unknown_type)
+    for number in range(3):
+        fields["tokenizer.ggml.tokens"].append(f"[PAD{number}]")
+        fields["tokenizer.ggml.token_type"].append(int(TokenType.UNKNOWN))
+        fields["tokenizer.ggml.scores"].append(-1000.0)
+    tokenizer = Tokenizer.from_gguf(metadata_of(tmp_path, fields))
+    for line in ["[PAD1] and [PAD2]", *MIXED_LINES[:20]]:
+        assert tokenizer.encode(line, add_special_tokens=False) == original.encode(line)
+    assert tokenizer.decode([original.vocab_size() + 1]) == ""
+
+
 @pytest.mark.parametrize("prefix", SpacePrefix)
 def test_which_stretches_get_a_space_in_front(
     original: sentencepiece.SentencePieceProcessor, tmp_path: Path, prefix: SpacePrefix

@@ -57,7 +57,7 @@ def byte_level() -> Tokenizer:
 
 
 def of_json(tokenizer: LibraryTokenizer) -> Tokenizer:
-    vocabulary = TokenizerJson(Path("tokenizer.json"), tokenizer.to_str())
+    vocabulary = TokenizerJson.read(Path("tokenizer.json"), tokenizer.to_str())
     return Tokenizer(vocabulary, bos_token_id=None, eos_token_ids=())
 
 
