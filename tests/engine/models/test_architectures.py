@@ -127,7 +127,7 @@ NATIVE_ALONE |= {
 NATIVE_ALONE |= {"baichuan", "baichuan_alibi", "falcon_alibi", "jais", "mimo2", "mpt"}
 NATIVE_ALONE |= {
     "cohere2_moe", "cohere2_moe_rms", "dbrx", "deepseek", "glm_dsa", "glm_dsa_shared", "hy_v3", "jais2", "maincoder",
-    "mellum", "nanbeige",
+    "mellum", "nanbeige", "qwen",
 }  # fmt: skip
 # Those whose heads are too narrow for native attention: XLA's serves beside native products.
 WITH_NARROW_HEADS = {"falcon_alibi"}

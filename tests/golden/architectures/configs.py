@@ -658,6 +658,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "use_qk_norm": True, "tie_word_embeddings": False,
         },
     ),
+    "qwen": (
+        "QWenLMHeadModel",
+        {
+            **{key: value for key, value in _SIZES.items() if key != "num_key_value_heads"}, "intermediate_size": 192,
+            "kv_channels": 32, "seq_length": 512, "rotary_emb_base": 5000, "rotary_pct": 1.0, "use_dynamic_ntk": True,
+            "use_logn_attn": True, "layer_norm_epsilon": 1e-6, "no_bias": True, "tie_word_embeddings": False,
+        },
+    ),
     "nanbeige": (
         "NanbeigeForCausalLM",
         {

@@ -549,6 +549,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "GlmMoeDsaForCausalLM": (MODEL_ARCH.GLM_DSA, as_stored, mixture_twins.add_indexed_latents),
     "Jais2ForCausalLM": (MODEL_ARCH.JAIS2, as_stored, nothing),
     "MaincoderForCausalLM": (MODEL_ARCH.MAINCODER, as_stored, nothing),
+    "QWenLMHeadModel": (MODEL_ARCH.QWEN, as_stored, nothing),
     "NanbeigeForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_loops),
     "DeepseekForCausalLM": (MODEL_ARCH.DEEPSEEK, adjacent_pairs, mixture_twins.add_routing),
     "MellumForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, mixture_twins.add_mellum),
