@@ -547,6 +547,9 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "arcee": ("ArceeForCausalLM", {**_LLAMA, "rope_parameters": _PLAIN}),
     "cohere": ("CohereForCausalLM", {**_SIZES, "logit_scale": 0.5, "rope_parameters": _PLAIN}),
+    "cohere_norms": (  # of each head of queries and keys
+        "CohereForCausalLM", {**_SIZES, "logit_scale": 0.5, "use_qk_norm": True, "rope_parameters": _PLAIN},
+    ),
     "cohere2": (
         "Cohere2ForCausalLM",
         {
@@ -565,6 +568,13 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "StableLmForCausalLM",
         {
             **_SIZES, "use_qkv_bias": True, "tie_word_embeddings": False,
+            "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.25},
+        },
+    ),
+    "stablelm_parallel": (  # with a norm of each head of queries and keys
+        "StableLmForCausalLM",
+        {
+            **_SIZES, "use_parallel_residual": True, "qk_layernorm": True, "tie_word_embeddings": False,
             "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.25},
         },
     ),

@@ -51,6 +51,16 @@ def test_contexts_of_llama4_are_those_of_one_chunk() -> None:
     assert opened(Llama4, {**LLAMA4, "attention_chunk_size": None}).config.context_length == 512
 
 
+def test_norms_of_llama4_take_the_magnitude_of_a_rotation_away() -> None:
+    """They stand behind it, and only their epsilon tells that it was there."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.25, "rope_theta": 5000.0}
+    values = {**LLAMA4, "rope_parameters": scaling, "rms_norm_eps": 0.02}
+    config = opened(Llama4, values).config
+    assert (config.rotary[0].magnitude, config.head_epsilon, config.rms_norm_eps) == (1.0, 0.02 / 1.25**2, 0.02)
+    config = opened(Llama4, {**values, "use_qk_norm": False}).config
+    assert (config.rotary[0].magnitude, config.head_epsilon) == (1.25, 0.02)
+
+
 def test_nanbeige_has_keys_and_values_of_each_loop_and_weights_of_one() -> None:
     model = opened(Nanbeige, {**SIZES, "num_loops": 3, "skip_loop_final_norm": True})
     config = model.config
