@@ -19,6 +19,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -37,6 +38,9 @@ from engine.schedule.request import Request
 from engine.schedule.step_plan import StepPlan
 from engine.step.grammar_masks import fill_masks
 from sampling.host.params import SamplingParams
+from sampling.host.rows import SamplerVariant
+from sampling.sampler import SamplerBackend, sample
+from sampling.state import Slots
 from server.cli.bench.load.workload import Workload
 from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.startup.settings import ServerSettings
@@ -141,11 +145,24 @@ def time_step(engine: Engine, plan: StepPlan) -> StepTimes:
     masks = runner.new_masks(pending)
     fill_masks(pending, masks)
     begin = time.perf_counter()
-    runner.sample(pending, masks)
+    if step.level is SamplerVariant.FULL:
+        runner.sample(pending, masks)
+    else:  # the engine may have no program for it alone
+        program = plain_sampling(runner.backends.sampler, all_greedy=step.level is SamplerVariant.GREEDY)
+        runner.arrays.slots, pending.out = program(pending.logits, runner.arrays.slots, step.sampling)
     jax.block_until_ready(pending.out)
-    sample = time.perf_counter() - begin
+    sampled = time.perf_counter() - begin
     engine.scheduler.commit(plan, runner.result(pending))
-    return StepTimes(forward, sample)
+    return StepTimes(forward, sampled)
+
+
+@cache
+def plain_sampling(backend: SamplerBackend, *, all_greedy: bool) -> Callable[..., tuple[Slots, jax.Array]]:
+    """A program of sampling without features."""
+    program: Callable[..., tuple[Slots, jax.Array]] = jax.jit(
+        partial(sample, all_greedy=all_greedy, backend=backend), donate_argnums=1
+    )
+    return program
 
 
 def shares_contenders(engine: Engine, rows: int, options: argparse.Namespace) -> dict[str, Contender]:

@@ -209,6 +209,8 @@ class EngineClient:
             if picture.num_tokens > most:
                 raise InvalidParameter("pictures", f"a picture has {picture.num_tokens} tokens; the limit is {most}")
             num_patches = picture.num_tokens * shape[0] // most if shape else 0
+            if taken is not None and taken.is_tiled:
+                num_patches = min(len(picture.pixels), shape[0])
             allowed = [(num_patches, *shape[1:])]
             if taken is not None and taken.num_frames:
                 allowed.append((num_patches, *shape[2:]))

@@ -11,6 +11,15 @@ dispatched in two halves, and the device still has no gap between them:
 
 device  | sample N | forward N+1                                | sample N+1 | forward N+2
 host    | … forward N+1 | result N, commit N | masks, sample N+1 | schedule, forward N+2 | …
+
+While every row decodes, nobody waits and nothing happens, one program computes several steps, a burst, and tells of
+each when it has sampled. Their results are committed and published one by one, as ever:
+
+device  |   step N        |   step N+1      |   step N+2      |   step N+3 …
+host    | dispatch N to N+15 | commit N      | commit N+1      | commit N+2 …
+
+Whatever comes between, a message, the end of a request or a step of another model of this process, cuts the burst: the
+steps that the device has not begun are withdrawn, and the loop goes on as if they had never been planned.
 """
 
 import queue
@@ -25,7 +34,7 @@ from engine.interface.types import FinishReason
 from engine.kv_transfer.transfers import PageTransfers
 from engine.progress_reports import ProgressReports
 from engine.schedule.request import Request
-from engine.schedule.request_event import StepEvent
+from engine.schedule.request_event import NewTokens, StepEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.step_plan import StepPlan
 from engine.step.grammar_masks import fill_masks
@@ -34,6 +43,10 @@ from engine.step.runner import PendingStep, Runner
 from engine.timeline import Timeline
 
 IDLE_TURN_SECONDS = 0.5  # an idle loop turns this often, so that its heartbeat shows that it is alive
+
+# The loops of this process that have steps in flight. On a CPU, XLA has as many threads as there are cores, and a
+# program keeps one until it ends: the step of another model may have to wait for all steps of a burst.
+BUSY_LOOPS: set[object] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,7 @@ class EngineLoop:
         transfers: PageTransfers | None = None,
         pictures: PictureEncoding | None = None,
         inbox: queue.SimpleQueue[Message] | None = None,
+        busy_loops: set[object] | None = None,
     ) -> None:
         """Makes a loop whose thread is not started yet.
 
@@ -83,6 +97,7 @@ class EngineLoop:
             publish: called in the engine thread, at most once a turn, with all its events; must not block.
             on_failure: called in the engine thread with the exception that ends it.
             overlap: whether to dispatch the next step before the result of the last one is there.
+            busy_loops: where loops of one device note that they have steps in flight; None: those of this process.
         """
         self.scheduler = scheduler
         self.timeline = timeline
@@ -93,6 +108,9 @@ class EngineLoop:
         self._overlap = overlap
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue() if inbox is None else inbox
         self._pictures = pictures
+        self._in_flight = deque[PendingStep]()  # in the order of their dispatch
+        self._busy_loops = BUSY_LOOPS if busy_loops is None else busy_loops
+        self._is_disturbed = False  # since the last turn, something has come between a burst and its end
         self._has_encoded = False  # a piece of a picture's encoding was enqueued in this turn or the one before
         self._transfers = transfers
         if transfers is not None:
@@ -137,28 +155,35 @@ class EngineLoop:
                 self._publish_events()  # the events from before the failure
             finally:
                 self._on_failure(error)
+        finally:
+            self._busy_loops.discard(self)
 
     def _run_overlapped(self) -> None:
         """Dispatches step N+1 before it waits for step N."""
-        in_flight: PendingStep | None = None
+        in_flight = self._in_flight
         did_work = False
         while self._receive(may_wait=not did_work):
             has_moved = self._import()
-            dispatched = self._dispatch()
+            is_alone = self._is_alone
+            if self._is_disturbed or not is_alone:
+                self._cut()
+            has_pending, dispatched = bool(in_flight), None
+            if len(in_flight) < 2:
+                dispatched = self._dispatch(most_ahead=self._runner.max_burst_steps - 1 if is_alone else 0)
             has_moved |= self._export()
             self._publish_events()
-            if in_flight is not None:
-                self._commit(in_flight)
+            if has_pending:
+                self._commit(in_flight.popleft())
             if dispatched is not None and dispatched.inputs.awaits_masks:
                 self._sample(dispatched)
             has_moved |= self._encode()
-            did_work = dispatched is not None or in_flight is not None or has_moved
-            in_flight = dispatched
-            if in_flight is None:
+            did_work = has_pending or bool(in_flight) or has_moved
+            if not in_flight:
                 self._publish_events()  # before the calls, which may take long
                 did_work |= self._run_calls()
-        if in_flight is not None:
-            self._commit(in_flight)
+        self._cut()
+        while in_flight:
+            self._commit(in_flight.popleft())
         self._publish_events()
         self._export_all()
 
@@ -172,23 +197,36 @@ class EngineLoop:
             if dispatched is not None:
                 if dispatched.inputs.awaits_masks:
                     self._sample(dispatched)
-                self._commit(dispatched)
+                self._commit(self._in_flight.popleft())
             did_work |= self._encode()
             self._publish_events()
             did_work |= self._run_calls()
         self._publish_events()
         self._export_all()
 
-    def _dispatch(self) -> PendingStep | None:
-        """Dispatches the next step; returns None if there is nothing to compute now."""
+    def _dispatch(self, *, most_ahead: int = 0) -> PendingStep | None:
+        """Dispatches the next step, and perhaps some ahead in one program; returns None if there is nothing to do."""
         self.timeline.schedule_began(has_work=self._has_work)
         plan = self._plan()
         if plan is None:
             return None
+        self._is_disturbed = False
+        plans = [plan, *self.scheduler.plan_ahead(plan, most_ahead)] if most_ahead else [plan]
         self.timeline.dispatch_began()
-        pending = self._runner.dispatch(plan)
-        self.timeline.dispatched(partial(self._runner.is_done, pending), plan.num_rows, plan.num_scheduled_tokens)
-        return pending
+        steps = [self._runner.dispatch(plan)] if len(plans) == 1 else self._runner.dispatch_burst(plans)
+        for step in steps:
+            is_done = partial(self._runner.is_done, step)
+            self.timeline.dispatched(is_done, step.plan.num_rows, step.plan.num_scheduled_tokens)
+        self._in_flight += steps
+        self._busy_loops.add(self)
+        return steps[0]
+
+    def _cut(self) -> None:
+        """Withdraws the steps of a burst that the device has not begun."""
+        num_cut = self._runner.cut(self._in_flight[-1]) if len(self._in_flight) > 1 else 0
+        for _ in range(num_cut):
+            self.scheduler.withdraw(self._in_flight.pop().plan)
+        self.timeline.withdrawn(num_cut)
 
     def _import(self) -> bool:
         """Puts loaded pages into the pool before the next step; returns whether any."""
@@ -252,10 +290,25 @@ class EngineLoop:
         self.timeline.wait_began()
         result = self._runner.result(pending)
         self.timeline.commit_began()
-        self._unpublished += self.scheduler.commit(pending.plan, result)
+        events = self.scheduler.commit(pending.plan, result)
+        if not self._in_flight:
+            self._busy_loops.discard(self)
+        self._unpublished += events
+        self._is_disturbed |= any(self._disturbs(event) for event in events)
         seconds = self.timeline.commit_ended(has_work=self._has_work)
         if seconds is not None and not self._has_encoded:
             self.scheduler.learn(pending.plan, seconds)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no other loop has steps in flight."""
+        return self._busy_loops <= {self}
+
+    def _disturbs(self, event: StepEvent) -> bool:
+        """Whether a burst should not go on: it computes a request that has ended, or another one may start now."""
+        if isinstance(event, NewTokens) or event.finish_reason is None:
+            return False
+        return event.request.num_in_flight_steps > 0 or self.scheduler.num_waiting > 0
 
     @property
     def _has_work(self) -> bool:
@@ -273,6 +326,7 @@ class EngineLoop:
                 self.scheduler.check_idle()
                 break
             may_wait = False
+            self._is_disturbed = True
             match message:
                 case Request():
                     self.scheduler.add(message)
@@ -290,7 +344,10 @@ class EngineLoop:
                     self._is_stopping = True
                     self._unpublished += self.scheduler.abort_all(FinishReason.ABORT)
         self.heartbeat = time.monotonic()
-        self._unpublished += self.scheduler.expire(self.heartbeat)
+        expired = self.scheduler.expire(self.heartbeat)
+        if expired:
+            self._unpublished += expired
+            self._is_disturbed = True
         if self._progress.are_due(self.heartbeat):
             self._unpublished += self._progress.report(is_paused=self.is_paused)
         return not self._is_stopping

@@ -58,7 +58,8 @@ class Timeline:
     """The times of the last steps, and the totals since the start.
 
     The engine loop calls one method at each mark; any thread may read without a lock. A turn calls `schedule_began`,
-    `dispatch_began` and `dispatched` for a new step, and the other three for the oldest step in flight.
+    `dispatch_began` and `dispatched` for a new step, `dispatched` again for each further step of the same program, and
+    `wait_began`, `commit_began` and `commit_ended` for the oldest step in flight.
     """
 
     def __init__(self, num_steps: int = 4096, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -96,10 +97,15 @@ class Timeline:
         times = StepTimes(
             self._num_dispatched, num_rows, num_tokens, self._schedule_began, self._dispatch_began, now, work_since, now
         )
-        self.num_step_tokens += num_tokens
-        self.step_token_counts[bisect_left(STEP_TOKEN_BOUNDS, num_tokens)] += 1
         self._in_flight.append((times, is_done))
         self._num_dispatched += 1
+        self._schedule_began = self._dispatch_began = now  # of the next step, where the same program computes it
+
+    def withdrawn(self, num_steps: int) -> None:
+        """Marks that the device does not compute so many of the steps dispatched last, of which it has begun none."""
+        for _ in range(num_steps):
+            self._in_flight.pop()
+        self._num_dispatched -= num_steps
 
     def wait_began(self) -> None:
         """Marks that the host waits for the result of the oldest step."""
@@ -127,6 +133,9 @@ class Timeline:
         times.idle_total, times.busy_total = self.device_idle_seconds, self.device_busy_seconds
         self._device_ended = ended
         self._committed.append(times)
+        # Here, because steps that are dispatched may be withdrawn, and a count must never fall.
+        self.num_step_tokens += times.num_tokens
+        self.step_token_counts[bisect_left(STEP_TOKEN_BOUNDS, times.num_tokens)] += 1
         self._note_work(has_work, now)
         seconds = ended - began
         return seconds if times.seen_done - ended <= _MAX_UNKNOWN * seconds else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:  # only types need it here, so that parameters can be made without it
     import numpy as np
@@ -97,6 +97,9 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
+_TILE_BITS = 16
+
+
 class PictureInput(NamedTuple):
     """The pictures that a model takes."""
 
@@ -110,6 +113,30 @@ class PictureInput(NamedTuple):
     num_frames: int = (
         0  # of a video that each patch covers, in the second axis of the shape, or a still picture without it
     )
+    is_tiled: bool = False  # whether the first axis of the shape is that of tiles, of which pictures may have fewer
+
+
+class TileMap(NamedTuple):
+    """A picture whose tiles, put together, are a map of its tokens with black edges; rows and columns of each.
+
+    They are integers, or arrays of them in a program.
+    """
+
+    rows: Any  # of tokens, without those of black edges
+    columns: Any
+    tile_rows: Any
+    tile_columns: Any
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The four numbers as the `grid` of a picture."""
+        return self.rows | self.tile_rows << _TILE_BITS, self.columns | self.tile_columns << _TILE_BITS
+
+    @classmethod
+    def from_grid(cls, grid: Any) -> Self:
+        """The four numbers of a `grid`, of a picture or in a program."""
+        mask = (1 << _TILE_BITS) - 1
+        return cls(grid[0] & mask, grid[1] & mask, grid[0] >> _TILE_BITS, grid[1] >> _TILE_BITS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

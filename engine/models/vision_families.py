@@ -17,9 +17,10 @@ from engine.models.encoders.gemma4_vision import Gemma4Vision
 from engine.models.encoders.idefics3_vision import Idefics3Vision
 from engine.models.encoders.internvl_vision import InternVLVision
 from engine.models.encoders.lfm2_vision import Lfm2Vision
+from engine.models.encoders.llama4_vision import Llama4Vision
 from engine.models.encoders.pixtral_vision import PixtralVision
-from engine.models.encoders.qwen2_5_vision import Qwen25Vision
-from engine.models.encoders.qwen3_vision import Qwen3Vision
+from engine.models.encoders.qwen.qwen2_5_vision import Qwen25Vision
+from engine.models.encoders.qwen.qwen3_vision import Qwen3Vision
 from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.model import Model
@@ -109,6 +110,24 @@ _LFM2 = {
     "multi_modal_projector.linear_1": "mm.1",
     "multi_modal_projector.linear_2": "mm.2",
 }
+_LLAMA4 = {
+    "patch_embedding.linear": "v.patch_embd",
+    "class_embedding": "v.class_embd",
+    "positional_embedding_vlm": "v.position_embd.weight",
+    "layernorm_pre": "v.pre_ln",
+    "layernorm_post": "v.post_ln",
+    "model.layers.{layer}.input_layernorm": "v.blk.{layer}.ln1",
+    "model.layers.{layer}.post_attention_layernorm": "v.blk.{layer}.ln2",
+    "model.layers.{layer}.self_attn.q_proj": "v.blk.{layer}.attn_q",
+    "model.layers.{layer}.self_attn.k_proj": "v.blk.{layer}.attn_k",
+    "model.layers.{layer}.self_attn.v_proj": "v.blk.{layer}.attn_v",
+    "model.layers.{layer}.self_attn.o_proj": "v.blk.{layer}.attn_out",
+    "model.layers.{layer}.mlp.fc1": "v.blk.{layer}.ffn_up",
+    "model.layers.{layer}.mlp.fc2": "v.blk.{layer}.ffn_down",
+    "vision_adapter.mlp.fc1": "mm.model.mlp.1",
+    "vision_adapter.mlp.fc2": "mm.model.mlp.2",
+    "multi_modal_projector.linear_1": "mm.model.fc",
+}
 _GEMMA4_PRODUCTS = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -190,6 +209,7 @@ class Family(NamedTuple):
     # Where the text model alone is of another class, those with pictures by the names of architectures in GGUF files.
     decoders: Mapping[str, type[Model]] = {}
     refusal: Callable[[GGUFTensors, ModelConfig], str] = _sees  # why a text model reads text alone, if it does
+    other_names: Mapping[str, str] = {}  # parts of names, and what stands in their place in files of some converters
 
 
 def _of_size(read: Callable[[JsonFile, Set[str], int], VisionEncoder | None]) -> Read:
@@ -247,6 +267,13 @@ FAMILIES: Mapping[str, Family] = {
         _LFM2,
         _with_flat_patches,
         {"lfm2": Lfm2VL},
+    ),
+    "llama4": Family(
+        _of_size(Llama4Vision.read),
+        ("vision_model.patch_embedding.linear.weight", _PROJECTOR),
+        "vision_model.",
+        _LLAMA4,
+        other_names={".ln2.": ".attn_post_norm."},
     ),
     "pixtral": Family(
         _read_pixtral,

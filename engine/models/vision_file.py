@@ -93,6 +93,10 @@ class VisionFile:
             return names[name]
         place, _, suffix = name.rpartition(".")
         made = f"{names[place]}.{suffix}"
+        for usual, other in self.family.other_names.items():
+            changed = made.replace(usual, other)
+            if made.format(layer=0) not in self.mmproj.tensors and changed.format(layer=0) in self.mmproj.tensors:
+                made = changed
         # Converters of old have exchanged the names of the two products.
         if self._is_exchanged and _UP in made:
             return made.replace(_UP, _DOWN)

@@ -83,6 +83,7 @@ class Scheduler:
         self._num_scheduler_steps = num_scheduler_steps
         self._eos_token_ids = eos_token_ids
         self._num_in_flight_steps = 0
+        self._only_decodes = False  # all that may be computed is one token of each row of the last plan
         self._unlearned: list[tuple[StepWork, float]] = []  # committed steps, with seconds
 
     @property
@@ -178,8 +179,42 @@ class Scheduler:
             if not plan.requests:
                 return None
             self._num_in_flight_steps += 1
-            self.counters.num_steps += 1
             return plan
+
+    def plan_ahead(self, plan: StepPlan, most: int) -> list[StepPlan]:
+        """Plans steps that may follow the one planned last: each decodes one more token of each of its requests.
+
+        At most so many, and none unless every request that could be computed meanwhile is among these and can sample
+        beside the forward pass. Whoever withdraws plans does so from the last one on.
+        """
+        requests, rows = self.requests, plan.requests
+        if not self._only_decodes or any(request.level is SamplerVariant.FULL for request in rows):
+            return []
+        # A request that ends and is none of these frees its slot meanwhile. A piece of a picture is encoded between two
+        # steps each, so that they stay apart.
+        could_start = self.buffer.num_free_slots or len(requests.running) > len(rows) or requests.pictures is not None
+        if requests.waiting and could_start:
+            return []
+        num_ahead = self._grow_ahead(rows, min(most, *(request.max_length - request.num_tokens for request in rows)))
+        plans, work = list[StepPlan](), plan.work
+        for index in range(1, num_ahead + 1):
+            starts = [start + index for start in plan.starts]
+            work = work._replace(decode_context=work.decode_context + len(rows))
+            plans.append(StepPlan(rows, starts, plan.num_tokens, plan.samples, work=work))
+        for request in rows if num_ahead else ():
+            request.num_computed_tokens += num_ahead
+            request.num_in_flight_steps += num_ahead
+            request.num_in_flight_tokens += num_ahead
+        self._num_in_flight_steps += num_ahead
+        return plans
+
+    def withdraw(self, plan: StepPlan) -> None:
+        """Takes back the last plan of `plan_ahead`, which the device does not compute."""
+        self._num_in_flight_steps -= 1
+        for request in plan.requests:
+            request.num_computed_tokens -= 1
+            request.num_in_flight_steps -= 1
+            request.num_in_flight_tokens -= 1
 
     def learn(self, plan: StepPlan, seconds: float) -> None:
         """Notes how long the device took for a step; `step_time` learns from it a few steps later."""
@@ -196,6 +231,7 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult) -> list[StepEvent]:
         """Commits a finished step, in the order of the plans; returns the events of its requests."""
         self._num_in_flight_steps -= 1
+        self.counters.num_steps += 1  # here, because others may be withdrawn, and a count must never fall
         return self._output_processor.commit(plan, result)
 
     def _plan(self) -> StepPlan:
@@ -220,6 +256,7 @@ class Scheduler:
         num_singles = len(decoding)
         singles.num_tokens, singles.samples = [1] * num_singles, [True] * num_singles
         singles.work = StepWork(num_singles, sum(starts))
+        num_running = len(requests.running)
         if long or requests.waiting:
             self.learn_step_times()
             budget = self.step_time.budget(self.max_num_batched_tokens, self.chunk_alignment, singles.work)
@@ -227,6 +264,8 @@ class Scheduler:
             singles.work = budget.work
         if self._num_scheduler_steps > 1 and not chunks.requests and self._can_repeat(singles):
             singles.num_scheduler_steps = self._num_scheduler_steps
+        is_all = len(decoding) == num_singles and len(requests.running) == num_running
+        self._only_decodes = is_all and not long and self._num_scheduler_steps == 1 and self.pool.snapshots is None
         num_scheduler_steps = singles.num_scheduler_steps
         for request in singles.requests:
             request.num_computed_tokens += num_scheduler_steps
@@ -239,6 +278,20 @@ class Scheduler:
         singles.extend(chunks)
         self.requests.prefixes.planned(singles)
         return singles
+
+    def _grow_ahead(self, rows: Sequence[Request], num_ahead: int) -> int:
+        """Allocates the pages of so many tokens more of planned rows, or of as many as their pages have room for."""
+        requests = self.requests
+        growing = [
+            (request, request.num_tokens - 1 + num_ahead)
+            for request in rows
+            if request.num_tokens - 1 + num_ahead > request.num_paged_tokens
+        ]
+        if growing and sum(requests.pages.num_missing(*each) for each in growing) > requests.pages.num_allocatable:
+            return max(0, min(request.num_paged_tokens - (request.num_tokens - 1) for request in rows))
+        for request, length in growing:
+            requests.grow(request, length)
+        return num_ahead
 
     def _can_repeat(self, plan: StepPlan) -> bool:
         """Whether every row can do `num_scheduler_steps` steps at once; if so, their pages are allocated here."""

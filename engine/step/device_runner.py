@@ -10,6 +10,7 @@ from cache.storage import KVLayout
 from engine.adapters.adapter_stacks import AdapterStacks
 from engine.adapters.adapter_weights import AdapterWeights
 from engine.backends.base.backend import Backends
+from engine.backends.base.bursts import Burst
 from engine.interface.config import TILE_SIZE
 from engine.interface.types import Pooling
 from engine.models.parts.model import Model
@@ -27,6 +28,9 @@ from engine.weights.layout import Params
 from sampling.host.rows import SamplerVariant
 from sampling.logprobs import TOKEN
 from sampling.processors.logits_processor import StateShape
+
+MAX_BURST_STEPS = 16
+_LOOK_SECONDS = 0.5  # between two looks at a program that has told nothing, because it may have failed
 
 _NOTHING_SAMPLED = np.full(1, -1, np.int32)  # by a step of an encoder
 
@@ -66,9 +70,27 @@ class DeviceRunner:
 
     # ---------------------------------------------------------------- the step
 
+    @property
+    def max_burst_steps(self) -> int:
+        return MAX_BURST_STEPS if self.programs.has_bursts else 1
+
     def dispatch(self, plan: StepPlan) -> PendingStep:
         """Builds the input arrays of the step and enqueues it."""
         return self.enqueue(plan, self.build(plan))
+
+    def dispatch_burst(self, plans: Sequence[StepPlan]) -> list[PendingStep]:
+        """Builds the input arrays of the first step and enqueues the program of all."""
+        inputs = self._inputs.build(plans[0], num_ahead=len(plans) - 1)
+        self._write(self._writes_of(inputs))
+        return self._launch_burst(plans, inputs)
+
+    def cut(self, pending: PendingStep) -> int:
+        """See `Runner.cut`."""
+        if pending.burst is None:
+            return 0
+        num_cut = pending.index + 1 - pending.burst.cut()
+        self._inputs.withdraw(pending.plan, num_cut)
+        return num_cut
 
     def build(self, plan: StepPlan) -> StepInputs:
         """Builds the input arrays of a step. Steps must be enqueued in the order in which they are built."""
@@ -76,18 +98,17 @@ class DeviceRunner:
 
     def enqueue(self, plan: StepPlan, inputs: StepInputs) -> PendingStep:
         """Enqueues the programs of a built step; for a step that awaits masks, the forward pass alone."""
-        writes = [write for request in inputs.admitted for write in writes_of(request, self.state_shape)]
-        return self.launch(plan, inputs, writes)
+        return self.launch(plan, inputs, self._writes_of(inputs))
 
     def launch(self, plan: StepPlan, inputs: StepInputs, writes: Sequence[FeatureWrite]) -> PendingStep:
         """As `enqueue`, with the state writes that the requests in `inputs.admitted` need."""
+        self._write(writes)
+        is_one = inputs.num_scheduler_steps == 1 and not inputs.awaits_masks
+        if is_one and self.programs.are_bursts(inputs.shape, inputs.level):
+            return self._launch_burst([plan], inputs)[0]
         pending, arrays, compiled = PendingStep(plan, inputs), self.arrays, self._compiled
-        for name, slot, row in writes:
-            state = compiled["write", name](arrays.states[name], np.int32(slot), row)
-            arrays.states = {**arrays.states, name: state}
-        is_repeated = inputs.num_scheduler_steps > 1
-        if is_repeated or self.programs.samples_within(inputs.shape, inputs.level):
-            decode = compiled["multi_step" if is_repeated else "decode", inputs.shape.num_rows, inputs.level]
+        if inputs.num_scheduler_steps > 1:
+            decode = compiled["multi_step", inputs.shape.num_rows, inputs.level]
             arrays.kv, arrays.slots, pending.out = decode(
                 arrays.params, arrays.kv, arrays.slots, inputs.batch, inputs.sampling
             )
@@ -116,6 +137,24 @@ class DeviceRunner:
             self.sample(pending, self.programs.no_masks[len(inputs.batch.sampled)])
         return pending
 
+    def _writes_of(self, inputs: StepInputs) -> list[FeatureWrite]:
+        return [write for request in inputs.admitted for write in writes_of(request, self.state_shape)]
+
+    def _write(self, writes: Sequence[FeatureWrite]) -> None:
+        arrays = self.arrays
+        for name, slot, row in writes:
+            state = self._compiled["write", name](arrays.states[name], np.int32(slot), row)
+            arrays.states = {**arrays.states, name: state}
+
+    def _launch_burst(self, plans: Sequence[StepPlan], inputs: StepInputs) -> list[PendingStep]:
+        arrays, num_rows = self.arrays, inputs.shape.num_rows
+        assert self.backends.bursts is not None
+        burst = self.backends.bursts.open(num_rows, len(plans))
+        arrays.kv, arrays.slots, num_steps = self._compiled["burst", num_rows](
+            arrays.params, arrays.kv, arrays.slots, inputs.batch, inputs.sampling, burst.name
+        )
+        return [PendingStep(plan, inputs, out=num_steps, burst=burst, index=i) for i, plan in enumerate(plans)]
+
     def new_masks(self, pending: PendingStep) -> np.ndarray:
         """Makes masks that allow nothing, uint32[num_rows, num_words]."""
         return self.programs.new_masks(len(pending.inputs.batch.sampled))
@@ -140,6 +179,8 @@ class DeviceRunner:
 
     def result(self, pending: PendingStep) -> StepResult:
         """Waits for the tokens of the step, without holding the interpreter lock."""
+        if pending.burst is not None:
+            return StepResult(_told(pending, pending.burst)[: pending.inputs.num_sampled].tolist())
         inputs, out = pending.inputs, np.asarray(pending.out)
         prompt_logprobs: dict[Request, np.ndarray] = {}
         for tile, score in zip(inputs.scored, pending.scores, strict=True):
@@ -172,10 +213,9 @@ class DeviceRunner:
 
     def is_done(self, pending: PendingStep) -> bool:
         """Whether the device has computed the tokens of the step; does not wait."""
-        if pending.out is None:
-            return False
-        is_done: bool = pending.out.is_ready()  # type: ignore[attr-defined]  # missing in jax's stub of Array
-        return is_done
+        if pending.burst is not None:
+            return pending.burst.is_told(pending.index)
+        return pending.out is not None and _is_ready(pending.out)
 
     # ---------------------------------------------------------------- between steps, nothing in flight
 
@@ -222,3 +262,18 @@ class DeviceRunner:
     def _free_pages(self) -> None:
         self.close()
         self.arrays.free_pages()
+
+
+def _told(pending: PendingStep, burst: Burst) -> np.ndarray:
+    """The tokens of a step of a burst; raises what has ended its program before it."""
+    while (tokens := burst.wait(pending.index, _LOOK_SECONDS)) is None:
+        assert pending.out is not None
+        if _is_ready(pending.out) and not burst.is_told(pending.index):
+            num_steps = np.asarray(pending.out)  # raises where the program has failed
+            raise RuntimeError(f"a program of several steps ended after {num_steps}, before number {pending.index + 1}")
+    return tokens
+
+
+def _is_ready(output: jax.Array) -> bool:
+    is_ready: bool = output.is_ready()  # type: ignore[attr-defined]  # missing in jax's stub of Array
+    return is_ready

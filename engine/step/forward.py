@@ -4,6 +4,8 @@ Their products of float32 are exact on every device: with any `--dtype` some wei
 routers, because rounding would change the chosen experts.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import jax
@@ -20,7 +22,7 @@ from engine.models.parts.model import Model
 from engine.step.inputs import FROM_DEVICE, StepBatch
 from engine.weights.layout import Params
 from sampling.host.params import MAX_LOGPROB_TOKEN_IDS
-from sampling.host.rows import POSITION, SamplingRows
+from sampling.host.rows import POSITION, TEMPERATURE, SamplingRows
 from sampling.sampler import sample
 from sampling.state import Slots
 
@@ -165,52 +167,74 @@ def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
 
 
 def decode_step(
-    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, sampling: SamplingRows, *,
-    model: Model, backends: Backends, all_greedy: bool, groups: PageGroups | None,
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, sampling: SamplingRows, index: jax.Array, *,
+    model: Model, backends: Backends, draw: Callable[..., tuple[Slots, jax.Array]], groups: PageGroups | None,
 ) -> tuple[KVPages, Slots, jax.Array]:  # fmt: skip
-    """A step of decode rows and its sampling in one program, as `forward` and `sample` compute them.
+    """One of several steps of decode rows, each of which samples the next one's input, with its sampling.
 
-    `kv` and `slots` are donated. Returns them and int32[num_rows].
+    `batch` and `sampling` are those of the first of them, and the rows' pages reach to the last; `draw` makes slots and
+    tokens of logits, slots and the rows. `kv` and `slots` are donated. Returns them and int32[num_rows].
     """
-    logits, kv = forward(params, kv, slots, batch, model=model, backends=backends, groups=groups)
-    slots, out = sample(logits, slots, sampling, all_greedy=all_greedy, backend=backends.sampler)
+    rows = jnp.asarray(batch.rows).at[:, START].add(index)
+    rows = rows.at[:, TOKEN].set(jnp.where(index == 0, rows[:, TOKEN], FROM_DEVICE))
+    # The fields are declared as what the host builds; inside a program they are device arrays.
+    moved = batch._replace(rows=cast(np.ndarray, rows))
+    if batch.rope_positions is not None:
+        moved = moved._replace(rope_positions=batch.rope_positions + index)
+    ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
+    moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
+    logits, kv = forward(params, kv, slots, moved, model=model, backends=backends, groups=groups)
+    slots, out = draw(logits, slots, moved_sampling)
     return kv, slots, out
 
 
 def decode_steps(
-    params: Params,
-    kv: KVPages,
-    slots: Slots,
-    batch: StepBatch,
-    sampling: SamplingRows,
-    *,
-    model: Model,
-    backends: Backends,
-    num_steps: int,
-    all_greedy: bool,
-    groups: PageGroups | None,
-) -> tuple[KVPages, Slots, jax.Array]:
-    """Several steps of decode rows in one program: each samples the next one's input.
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, sampling: SamplingRows, *,
+    model: Model, backends: Backends, num_steps: int, all_greedy: bool, groups: PageGroups | None,
+) -> tuple[KVPages, Slots, jax.Array]:  # fmt: skip
+    """Several steps of decode rows in one program, whose tokens come together.
 
     `kv` and `slots` are donated, and the rows' pages reach to the last step. Returns them and int32[num_steps,
     num_rows].
     """
+    draw = partial(sample, all_greedy=all_greedy, backend=backends.sampler)
 
     def step(carry: tuple[KVPages, Slots], index: jax.Array) -> tuple[tuple[KVPages, Slots], jax.Array]:
-        kv, slots = carry
-        rows = jnp.asarray(batch.rows).at[:, START].add(index)
-        rows = rows.at[:, TOKEN].set(jnp.where(index == 0, rows[:, TOKEN], FROM_DEVICE))
-        # The fields are declared as what the host builds; inside a program they are device arrays.
-        moved = batch._replace(rows=cast(np.ndarray, rows))
-        if batch.rope_positions is not None:
-            moved = moved._replace(rope_positions=batch.rope_positions + index)
-        ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
-        moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
         kv, slots, out = decode_step(
-            params, kv, slots, moved, moved_sampling,
-            model=model, backends=backends, all_greedy=all_greedy, groups=groups,
-        )  # fmt: skip
+            params, *carry, batch, sampling, index, model=model, backends=backends, draw=draw, groups=groups
+        )
         return (kv, slots), out
 
     (kv, slots), out = lax.scan(step, (kv, slots), jnp.arange(num_steps, dtype=jnp.int32))
     return kv, slots, out
+
+
+def decode_burst(
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, sampling: SamplingRows, burst: np.ndarray, *,
+    model: Model, backends: Backends, groups: PageGroups | None,
+) -> tuple[KVPages, Slots, jax.Array]:  # fmt: skip
+    """Steps of decode rows until the host wants no more, which it is told after each: at least one.
+
+    `kv` and `slots` are donated, and the rows' pages reach to the last step that the host may want. Returns them and
+    the number of steps, int32. `burst` is the name of a `Burst`.
+    """
+    bursts = backends.bursts
+    assert bursts is not None
+    is_greedy = jnp.all(jnp.asarray(sampling.floats)[:, TEMPERATURE] == 0)
+
+    def draw(logits: jax.Array, slots: Slots, rows: SamplingRows) -> tuple[Slots, jax.Array]:
+        # Two branches of one program, because each program takes time to compile and to load.
+        greedy, random = (partial(sample, all_greedy=each, backend=backends.sampler) for each in (True, False))
+        drawn: tuple[Slots, jax.Array] = lax.cond(is_greedy, greedy, random, logits, slots, rows)
+        return drawn
+
+    def step(carry: tuple[KVPages, Slots, jax.Array, jax.Array]) -> tuple[KVPages, Slots, jax.Array, jax.Array]:
+        kv, slots, index, _ = carry
+        kv, slots, out = decode_step(
+            params, kv, slots, batch, sampling, index, model=model, backends=backends, draw=draw, groups=groups
+        )
+        return kv, slots, index + 1, bursts.tell(out, jnp.asarray(burst))
+
+    first = (kv, slots, jnp.int32(0), jnp.bool_(True))
+    kv, slots, num_steps, _ = lax.while_loop(lambda carry: carry[3], step, first)
+    return kv, slots, num_steps

@@ -113,7 +113,7 @@ class _Decoded(NamedTuple):
     sampling_ints: np.ndarray  # a private copy of those in the inputs
     slots: list[int]
     slots_array: np.ndarray  # intp[num_requests], the same as `slots`
-    next_starts: list[int]
+    next_starts: list[int]  # behind those that the same program may compute ahead
     next_starts_array: np.ndarray  # int32[num_requests], the same as `next_starts`
     num_added: int  # of the buffer, when the step was built
     num_page_changes: int  # of the buffer, too
@@ -132,22 +132,34 @@ class InputBuilder:
         self._table = table
         self._last: _Decoded | None = None
 
-    def build(self, plan: StepPlan) -> StepInputs:
-        """The same as `build_inputs`; arrays that do not change from one step to the next may be the same objects."""
+    def build(self, plan: StepPlan, *, num_ahead: int = 0) -> StepInputs:
+        """The same as `build_inputs`; arrays that do not change from one step to the next may be the same objects.
+
+        In the same program, so many more steps may decode what the one before them has sampled; their pages are there.
+        """
         slots = [request.slot for request in plan.requests]
         last = self._last
         if last is not None and self._goes_on(plan, slots, last):
-            self._last = self._next(last, plan)
+            self._last = self._next(last, plan, num_ahead)
             return self._last.inputs
         inputs = build_inputs(plan, self._buffer, self._table)
         self._last = None
         if _only_decodes(plan):
-            ends = np.array(plan.starts, np.int32) + np.int32(1)
+            slots_array = np.array(slots, np.intp)
+            next_starts = np.array(plan.starts, np.int32) + np.int32(1 + num_ahead)
+            self._buffer.device_token_position[slots_array] = next_starts
             self._last = _Decoded(
-                inputs._replace(admitted=[]), inputs.sampling.ints.copy(), slots, np.array(slots, np.intp),
-                ends.tolist(), ends, self._buffer.num_added, self._buffer.num_page_changes, is_plain=False,
+                inputs._replace(admitted=[]), inputs.sampling.ints.copy(), slots, slots_array,
+                next_starts.tolist(), next_starts, self._buffer.num_added, self._buffer.num_page_changes,
+                is_plain=False,
             )  # fmt: skip
         return inputs
+
+    def withdraw(self, plan: StepPlan, num_steps: int) -> None:
+        """Notes that so many of the steps that were built last are not computed; `plan` is of any of them."""
+        if num_steps:
+            self._buffer.device_token_position[[request.slot for request in plan.requests]] -= num_steps
+            self._last = None
 
     def _goes_on(self, plan: StepPlan, slots: list[int], last: _Decoded) -> bool:
         """Whether a step decodes the next token of each request of the last one, in the same order."""
@@ -158,9 +170,10 @@ class InputBuilder:
             and _only_decodes(plan)
         )
 
-    def _next(self, last: _Decoded, plan: StepPlan) -> _Decoded:
+    def _next(self, last: _Decoded, plan: StepPlan, num_ahead: int) -> _Decoded:
         inputs, buffer, num_requests = last.inputs, self._buffer, len(last.slots)
         starts, ends = last.next_starts_array, last.next_starts_array + np.int32(1)
+        next_starts = ends + np.int32(num_ahead) if num_ahead else ends
         rows = inputs.batch.rows.copy()
         rows[:num_requests, START] = starts
         if not last.is_plain:
@@ -175,7 +188,7 @@ class InputBuilder:
             row_slots[:num_requests] = last.slots_array
             page_table = _page_table(buffer, row_slots)
         last.sampling_ints[:num_requests, POSITION] = ends
-        buffer.device_token_position[last.slots_array] = ends
+        buffer.device_token_position[last.slots_array] = next_starts
         rope = _rope_positions(buffer, last.slots_array, starts, len(rows))
         batch = StepBatch(rows, page_table, inputs.batch.tile_tokens, inputs.batch.sampled, rope)
         sampling = SamplingRows(last.sampling_ints.copy(), inputs.sampling.floats)
@@ -185,7 +198,7 @@ class InputBuilder:
                 inputs.shape, batch, sampling, inputs.level, inputs.num_sampled, inputs.num_scheduler_steps,
                 inputs.awaits_masks, inputs.admitted, inputs.scored, inputs.pooled,
             ),
-            last.sampling_ints, last.slots, last.slots_array, ends.tolist(), ends,
+            last.sampling_ints, last.slots, last.slots_array, next_starts.tolist(), next_starts,
             last.num_added, buffer.num_page_changes, is_plain=not has_states,
         )  # fmt: skip
 

@@ -133,7 +133,8 @@ def _padded(pixels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def _num_pictures(encoder: VisionEncoder, max_model_len: int) -> int:
     """Pictures whose embeddings are kept."""
-    most = max(MAX_PICTURES_KEPT, MAX_PICTURE_POSITIONS_KEPT // encoder.num_tokens)
+    largest = -(-encoder.buckets(max_model_len)[-1] // encoder.num_tokens)
+    most = max(MAX_PICTURES_KEPT, MAX_PICTURE_POSITIONS_KEPT // encoder.num_tokens, largest)
     return min(most, -(-max_model_len // encoder.num_tokens))
 
 
@@ -163,4 +164,5 @@ def picture_input(
         uses_mrope=encoder.uses_mrope,
         pixels_shape=encoder.pixels_shape(max_tokens),
         num_frames=encoder.num_frames_a_patch,
+        is_tiled=encoder.is_tiled,
     )

@@ -20,7 +20,7 @@ from engine.schedule.sequence_buffer import NUM_ROPE_AXES, SequenceBuffer
 from engine.step import picture_encoding
 from engine.step.compiled import CompiledPrograms
 from engine.step.device_arrays import DeviceArrays
-from engine.step.forward import decode_step, decode_steps, encode, forward, forward_prompt, pool_tile, score_tile
+from engine.step.forward import decode_burst, decode_steps, encode, forward, forward_prompt, pool_tile, score_tile
 from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepBatch, any_row
 from engine.step.jax_cache import cache_passed_by
@@ -38,7 +38,7 @@ _TAKES_BATCH = (Kind.PARAMS, Kind.PAGES, Kind.SAME, Kind.SAME)
 _TAKES_HIDDEN = (Kind.PARAMS, Kind.SAME, Kind.SAME, Kind.SAME)
 
 _ANY_PAGE = np.int32(0)
-_ONE_ROW = StepShape(1, 0)
+_ANY_BURST = np.zeros(1, np.int32)
 
 Lowerings = dict[Hashable, Callable[[], jax.stages.Lowered]]
 
@@ -46,7 +46,7 @@ Lowerings = dict[Hashable, Callable[[], jax.stages.Lowered]]
 class StepPrograms:
     """Lowers the programs of every shape and compiles them ahead of time.
 
-    The keys of `compiled` are ("forward", shape), ("sample", num_rows, variant), ("decode", num_rows, variant),
+    The keys of `compiled` are ("forward", shape), ("sample", num_rows, variant), ("burst", num_rows),
     ("multi_step", num_rows, variant), ("write", feature), "score", "pool", "read page", "write page", and those of an
     encoder of pictures. Those of an encoder of texts are ("encode", shape).
     """
@@ -80,12 +80,9 @@ class StepPrograms:
         self._num_scheduler_steps = num_scheduler_steps
         self._store = store
         self._copies_pages = copies_pages
-        # XLA could compute the logits in another way than in `forward`, unless they come from a native kernel. Of a
-        # single slot, steps with tiles sample one row too, and that program would come on top of the others.
-        self._joins_one_row = (
-            backends.for_products.is_opaque_to_xla
-            and table.max_num_seqs > 1
-            and not isinstance(arrays.placement, OverMesh)
+        # Whether there are bursts. Where XLA makes the logits, it could compute them in another way than in `forward`.
+        self.has_bursts = (
+            backends.bursts is not None and not model.is_encoder and not isinstance(arrays.placement, OverMesh)
         )
 
     def compile(self, progress: Progress) -> None:
@@ -96,9 +93,9 @@ class StepPrograms:
         with nullcontext() if cache is None else cache_passed_by():
             self.compiled.compile(lowerings, progress, cache)
 
-    def samples_within(self, shape: StepShape, variant: SamplerVariant) -> bool:
-        """Whether one program computes and samples a step: that of one row, beside which a dispatch takes long."""
-        return self._joins_one_row and shape == _ONE_ROW and variant is not SamplerVariant.FULL
+    def are_bursts(self, shape: StepShape, variant: SamplerVariant) -> bool:
+        """Whether a step is a burst, perhaps of itself alone: then one program computes and samples it."""
+        return self.has_bursts and shape.num_tiles == 0 and variant is not SamplerVariant.FULL
 
     def _of_encoder(self) -> Lowerings:
         return {("encode", shape): partial(self._lower_encode, shape) for shape in self._table.all()}
@@ -109,13 +106,13 @@ class StepPrograms:
             lowerings["forward", shape] = partial(self._lower_forward, shape)
         for num_rows in self._table.row_buckets:
             for variant in (SamplerVariant.GREEDY, SamplerVariant.RANDOM):
-                if self.samples_within(StepShape(num_rows, 0), variant):
-                    lowerings["decode", num_rows, variant] = partial(self._lower_decode, num_rows, variant)
-                else:
+                if num_rows in self._sampled_apart:
                     lowerings["sample", num_rows, variant] = partial(self._lower_sample, num_rows, variant)
                 if self._num_scheduler_steps > 1:
                     lowerings["multi_step", num_rows, variant] = partial(self._lower_multi_step, num_rows, variant)
             lowerings["sample", num_rows, SamplerVariant.FULL] = partial(self._lower_sample_full, num_rows)
+            if self.has_bursts:
+                lowerings["burst", num_rows] = partial(self._lower_burst, num_rows)
             self.no_masks[num_rows] = self._placement.put(jax.device_put(self.new_masks(num_rows)))
         for name in self._arrays.states:
             lowerings["write", name] = partial(self._lower_write, name)
@@ -134,16 +131,23 @@ class StepPrograms:
         """Masks that allow nothing, uint32[num_rows, num_words]."""
         return allocate_masks(num_rows, self._state_shape.num_words)
 
+    @property
+    def _sampled_apart(self) -> set[int]:
+        """The numbers of rows of steps that sample, but for features, in a program of their own."""
+        shapes = [shape for shape in self._table.all() if not self.are_bursts(shape, SamplerVariant.RANDOM)]
+        return {self._table.num_sampled_rows(shape) for shape in shapes}
+
     def _first_needed(self) -> Iterator[Hashable]:
         """The keys of the programs that a first request needs: alone, with a short prompt and plain sampling."""
         for shape in (self._table.fit(0, 1), self._table.fit(1, 0)):
-            num_rows = self._table.num_sampled_rows(shape)
-            if not self.samples_within(shape, SamplerVariant.GREEDY):
+            num_rows, variants = self._table.num_sampled_rows(shape), (SamplerVariant.RANDOM, SamplerVariant.GREEDY)
+            if self.are_bursts(shape, SamplerVariant.GREEDY):
+                yield "burst", num_rows
+            else:
                 yield "forward", shape
-            for variant in (SamplerVariant.RANDOM, SamplerVariant.GREEDY):
-                yield "decode" if self.samples_within(shape, variant) else "sample", num_rows, variant
-                if self._num_scheduler_steps > 1 and shape.num_tiles == 0:
-                    yield "multi_step", num_rows, variant
+                yield from (("sample", num_rows, variant) for variant in variants)
+            if self._num_scheduler_steps > 1 and shape.num_tiles == 0:
+                yield from (("multi_step", num_rows, variant) for variant in variants)
 
     def _cache_in(self, store: Path) -> ProgramCache:
         module = type(self._model).__module__
@@ -182,10 +186,10 @@ class StepPrograms:
         inputs = (arrays.slots, arrays.states, self._sampling(num_rows), self.new_masks(num_rows))
         return program.lower(self._logits(num_rows), *map(self._abstract, inputs))
 
-    def _lower_decode(self, num_rows: int, variant: SamplerVariant) -> jax.stages.Lowered:
+    def _lower_burst(self, num_rows: int) -> jax.stages.Lowered:
         arrays, batch = self._arrays, self._batch(StepShape(num_rows, 0), num_rows)
-        function = self._of_model(decode_step, all_greedy=variant is SamplerVariant.GREEDY, groups=self._layout.groups)
-        inputs = (arrays.params, arrays.kv, arrays.slots, batch, self._sampling(num_rows))
+        function = self._of_model(decode_burst, groups=self._layout.groups)
+        inputs = (arrays.params, arrays.kv, arrays.slots, batch, self._sampling(num_rows), _ANY_BURST)
         return jax.jit(function, donate_argnums=(1, 2)).lower(*map(self._abstract, inputs))
 
     def _lower_multi_step(self, num_rows: int, variant: SamplerVariant) -> jax.stages.Lowered:
@@ -282,7 +286,9 @@ class ArrayTrees(NamedTuple):
                 return ProgramTrees((0, slots, states, rows, 0), (slots, states, 0))
             case "sample", _, _:
                 return ProgramTrees((0, slots, rows), (slots, 0))
-            case "decode" | "multi_step", _, _:
+            case "burst", _:
+                return ProgramTrees((params, kv, slots, batch, rows, 0), (kv, slots, 0))
+            case "multi_step", _, _:
                 return ProgramTrees((params, kv, slots, batch, rows), (kv, slots, 0))
             case "write", str() as name:
                 return ProgramTrees((states[name], 0, states[name]), states[name])

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from engine.interface.types import PictureInput
+from engine.weights.formats.image_processor import PROCESSOR_FILE, image_processor, stated_colours
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 from server.media.decoded_picture import DecodedPicture, PictureTile
 from server.media.picture import Picture
@@ -18,11 +20,8 @@ from server.media.tiling import Sizing
 from server.media.video import Video
 from server.protocol.errors import shorten
 
-_PROCESSOR_FILE = "preprocessor_config.json"
-_PROCESSORS_FILE = "processor_config.json"  # in which transformers 5 writes the image processor
 _MOST_FILTER = 5
 SWITCHES = "mm_processor_kwargs"  # the parameter of requests, and the setting
-HALVES = (0.5, 0.5, 0.5)
 LOW = "low"  # the detail of a picture that is shown only as a whole
 
 
@@ -145,26 +144,26 @@ class PatchPictures(PictureFormat):
         """uint8[patches, patch_size, patch_size, 3], those of each square beside each other."""
         rows, columns, merge, patch = tiles.num_rows, tiles.num_columns, self.merge_size, self.patch_size
         squares = tiles.pixels[0].reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 2, 5, 6)
-        return squares.reshape(-1, patch, patch, 3)
+        return np.ascontiguousarray(squares.reshape(-1, patch, patch, 3))
 
 
-def read_processor(
-    folder: ModelFolder, mean: Sequence[float] = HALVES, deviation: Sequence[float] = HALVES
-) -> JsonFile:
-    """The settings of a folder's image processor, empty where there is none; raises ModelError.
-
-    `mean` and `deviation` are those of colours, with which the encoder expects them.
-    """
-    processor = folder.json(_PROCESSOR_FILE)
+def read_processor(folder: ModelFolder) -> JsonFile:
+    """The settings of a folder's image processor, empty where there is none; raises ModelError."""
+    processor = image_processor(folder)
     if processor is None:
-        processors = folder.json(_PROCESSORS_FILE)
-        processor = None if processors is None else processors.table("image_processor")
-    if processor is None:
-        return JsonFile(folder.path / _PROCESSOR_FILE, {})
-    for name, expected in (("image_mean", mean), ("image_std", deviation)):
-        if processor.value(name) not in (None, list(expected)):
-            raise processor.error(name, f"of this architecture it must be {list(expected)}")
+        return JsonFile(folder.path / PROCESSOR_FILE, {})
+    stated_colours(processor)  # which the encoder takes, and which may be wrong
     return processor
+
+
+def refuse_other_edges(processor: JsonFile, pictures: PictureInput) -> None:
+    """Raises ModelError where a processor resizes pictures to another size than that of the encoder, or not at all."""
+    size = processor.table("size")
+    for name, expected in (("height", pictures.height), ("width", pictures.width)):
+        if size is not None and size.required_integer(name, least=1) != expected:
+            raise processor.error("size", f"the encoder takes pictures of {pictures.height} pixels a side")
+    if processor.flag("do_resize") is False:
+        raise processor.error("do_resize", "of this architecture it must be true")
 
 
 def read_filter(processor: JsonFile, default: int) -> int:

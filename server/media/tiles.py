@@ -8,10 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from PIL.Image import Image, new
 
+from engine.interface.types import TileMap
 from server.media.tiling import (
     FilledSize,
     FrameSize,
     LongestEdge,
+    MappedGrid,
     NativeSize,
     PaddedGrid,
     PanAndScan,
@@ -34,7 +36,7 @@ class Tiles(NamedTuple):
 
     pictures: list[Image]
     num_rows: int = 0  # 0: the picture was not cut, and there is one tile; of a picture of any size, rows of squares
-    num_columns: int = 0
+    num_columns: int = 0  # both of a `MappedGrid`: the `grid` of a `TileMap`
 
 
 def tile(picture: Image, sizing: Sizing) -> Tiles:
@@ -47,6 +49,8 @@ def tile(picture: Image, sizing: Sizing) -> Tiles:
         return _padded(picture, sizing)
     if isinstance(sizing, ThumbnailGrid):
         return _with_thumbnail(picture, sizing)
+    if isinstance(sizing, MappedGrid):
+        return _mapped(picture, sizing)
     if isinstance(sizing, PanAndScan):
         return _with_crops(picture, sizing)
     if isinstance(sizing, FilledSize):
@@ -221,6 +225,46 @@ def _with_thumbnail(picture: Image, sizing: ThumbnailGrid) -> Tiles:
         return Tiles([whole])
     tiles = _grid_tiles(picture, num_columns, num_rows, edge, edge, sizing.resample)
     return Tiles([*tiles, *([whole] if sizing.has_thumbnail else [])], num_rows, num_columns)
+
+
+def _mapped(picture: Image, sizing: MappedGrid) -> Tiles:
+    """The whole picture and its tiles, as transformers' LlavaNextImageProcessorPil makes them."""
+    edge, side = sizing.edge, sizing.side
+    num_rows, num_columns = best_grid(*picture.size, sizing)
+    wide, high = num_columns * edge / picture.width, num_rows * edge / picture.height
+    if wide < high:
+        size = num_columns * edge, min(math.ceil(picture.height * wide), num_rows * edge)
+    else:
+        size = min(math.ceil(picture.width * high), num_columns * edge), num_rows * edge
+    canvas = new("RGB", (num_columns * edge, num_rows * edge))
+    corner = (canvas.width - size[0]) // 2, (canvas.height - size[1]) // 2
+    canvas.paste(picture.resize(size, resample=sizing.resample), corner)
+    corners = [(column * edge, row * edge) for row in range(num_rows) for column in range(num_columns)]
+    pieces = [canvas.crop((left, top, left + edge, top + edge)) for left, top in corners]
+    whole = picture.resize((edge, edge), resample=sizing.resample)
+    tokens = _without_edges(*picture.size, num_columns * side, num_rows * side)
+    return Tiles([whole, *pieces], *TileMap(tokens[1], tokens[0], num_rows, num_columns).grid)
+
+
+def best_grid(width: int, height: int, sizing: MappedGrid) -> tuple[int, int]:
+    """The rows and the columns of tiles on which most of a picture's pixels can be seen, of several the smallest."""
+    best, most, least_wasted = sizing.grids[0], 0, math.inf
+    for rows, columns in sizing.grids:
+        scale = min(columns * sizing.edge / width, rows * sizing.edge / height)
+        seen = min(int(width * scale) * int(height * scale), width * height)
+        wasted = rows * columns * sizing.edge**2 - seen
+        if seen > most or (seen == most and wasted < least_wasted):
+            best, most, least_wasted = (rows, columns), seen, wasted
+    return best
+
+
+def _without_edges(width: int, height: int, columns: int, rows: int) -> tuple[int, int]:
+    """The columns and the rows of a map that are no black edges, as transformers' LlavaNextModel counts them."""
+    if width / height > columns / rows:
+        rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
+    else:
+        columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
+    return columns, rows
 
 
 def _grid_tiles(picture: Image, num_columns: int, num_rows: int, width: int, height: int, resample: int) -> list[Image]:

@@ -53,6 +53,19 @@ class ThumbnailGrid(NamedTuple):
     has_thumbnail: bool = True  # whether the picture itself stands behind its tiles
 
 
+class MappedGrid(NamedTuple):
+    """The size of tiles, and in which grids of them a picture is shown, which keeps its shape between black edges."""
+
+    edge: int  # pixels on a side of a tile
+    side: int  # tokens on a side of one
+    resample: int  # Pillow's number of the filter that resizes
+    grids: tuple[tuple[int, int], ...]  # rows and columns of tiles
+
+    def num_tokens(self, grid: tuple[int, int]) -> int:
+        """Of a picture that fills a grid, and the whole one before it as one tile."""
+        return self.side**2 + grid[0] * self.side * (grid[1] * self.side + 1)
+
+
 class NativeSize(NamedTuple):
     """The size of a picture that keeps about its own one, in whole squares, each of which becomes a token."""
 
@@ -102,10 +115,19 @@ class PanAndScan(NamedTuple):
 
 
 Sizing: TypeAlias = (
-    Tiling | TileGrid | PaddedGrid | ThumbnailGrid | NativeSize | FrameSize | LongestEdge | FilledSize | PanAndScan
+    Tiling
+    | TileGrid
+    | PaddedGrid
+    | ThumbnailGrid
+    | MappedGrid
+    | NativeSize
+    | FrameSize
+    | LongestEdge
+    | FilledSize
+    | PanAndScan
 )
 _KINDS: Sequence[type[Sizing]] = (
-    Tiling, TileGrid, PaddedGrid, ThumbnailGrid, NativeSize, FrameSize, LongestEdge, FilledSize, PanAndScan,
+    Tiling, TileGrid, PaddedGrid, ThumbnailGrid, MappedGrid, NativeSize, FrameSize, LongestEdge, FilledSize, PanAndScan,
 )  # fmt: skip
 _SIZINGS = {kind.__name__: kind for kind in _KINDS}
 

@@ -17,12 +17,21 @@ import engine.engine
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.interface.config import TILE_SIZE, EngineConfig
-from engine.interface.types import PromptPicture, TokenEvent
+from engine.interface.types import PromptPicture, TileMap, TokenEvent
 from engine.models.encoders.picture_tensors import is_of_pictures
 from engine.models.open_model import OpenModel, open_model
 from sampling.host.params import SamplingParams
 from tests.golden.pictures.tiny_folder import write_tiny_folder
-from tests.golden.pictures.tiny_pictures import GRIDS, VIDEOS, tiny_patches, tiny_picture, tiny_video
+from tests.golden.pictures.tiny_pictures import (
+    GRIDS,
+    MAPS,
+    VIDEOS,
+    tiny_patches,
+    tiny_picture,
+    tiny_tiles,
+    tiny_video,
+    tokens_of_map,
+)
 from tests.thoroughness import IS_FULL, some
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pictures"
@@ -34,7 +43,7 @@ OTHERS = ["smolvlm", "qwen2_5_vl"]  # tiles and windows; each compiles for 10 s
 if IS_FULL:
     OTHERS += [
         "gemma4", "gemma4_both", "qwen3_vl", "qwen3_5", "qwen3_vl_moe", "qwen3_5_moe", "mistral3", "internvl",
-        "lfm2_vl", "llama4",
+        "lfm2_vl", "llama4", "llava_next",
     ]  # fmt: skip
 
 
@@ -58,6 +67,11 @@ class Golden:
     def pictures_of(self, prompt: dict[str, Any]) -> list[PromptPicture]:
         pictures = []
         for name, start in prompt["pictures"]:
+            if self.config["model_type"] == "llava_next":
+                pixels = tiny_tiles(name, self.config["vision_config"]["image_size"])
+                grid, digest = TileMap(*MAPS[name][1]).grid, hashlib.sha256(pixels.data).digest()
+                pictures.append(PromptPicture(start, tokens_of_map(name, 3), digest, pixels, grid))
+                continue
             if not self.size:
                 pictures.append(self._picture_of_any_size(name, start))
                 continue

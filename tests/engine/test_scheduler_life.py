@@ -1,5 +1,8 @@
 """Random arrivals, aborts, deadlines, salts, pauses, lost pages and budgets, all in one test."""
 
+from functools import partial
+from itertools import cycle
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,14 +45,18 @@ sizes = st.sampled_from([(1, 45, 4), (4, 45, 4), (4, 60, 4), (6, 60, 3), (3, 200
     st.integers(0, 126),
     st.sampled_from([0.0, 0.0, 4.0, 12.0]),
     st.sampled_from([(0,), (0,), (0, 9), (0, 30, 30)]),
+    st.sampled_from([1, 4, 16]),
+    st.lists(st.integers(0, 3), min_size=1, max_size=3),
 )
 def test_every_request_gets_what_it_gets_alone_whatever_happens(
-    script, events, size, overlap, prefix_caching, decode_chunk, more_budget, target_gap, windows
-):
+    script, events, size, overlap, prefix_caching, decode_chunk, more_budget, target_gap, windows,
+    max_burst_steps, leads,
+):  # fmt: skip
     num_slots, num_pages, page_size = size
     world = World(
         num_slots, num_pages, page_size, 170, 3, overlap, prefix_caching, decode_chunk, target_gap=target_gap,
         duration=lambda plan: 0.001 + 0.004 * plan.work.num_tiles, windows=windows,
+        max_burst_steps=max_burst_steps, lead=partial(next, cycle(leads)),
     )  # fmt: skip
     world.scheduler.max_num_batched_tokens = 64 + more_budget
     turns, requests, expected = {}, {}, {}

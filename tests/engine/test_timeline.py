@@ -93,6 +93,32 @@ def test_a_step_that_is_seen_done_may_have_ended_when_it_was_last_seen_unfinishe
     assert (second["ts"], second["dur"], second["args"]["end_unknown_us"]) == (19e6, 11e6, 0.0)
 
 
+def test_steps_that_are_withdrawn_leave_no_trace() -> None:
+    script = Script(20.0, 30.0, 40.0, 50.0)
+    script.dispatch(10.0, 10.0, 10.0)
+    for times in (11.0, 12.0, 13.0):
+        script.dispatch(times, times, times)
+    script.timeline.withdrawn(2)
+    script.commit(14.0, 20.0, 21.0)
+    script.commit(21.0, 30.0, 31.0)
+    script.done_at = iter([60.0])
+    script.dispatch(31.0, 32.0, 33.0)
+    script.commit(33.0, 60.0, 61.0)
+    assert script.totals == (10.0 + 10.0 + 27.0, 3.0)
+    assert [slice_["args"]["step"] for slice_ in device_slices(script.timeline)] == [0, 1, 2]
+    assert (script.timeline.num_step_tokens, sum(script.timeline.step_token_counts)) == (15, 3)
+
+
+def test_steps_of_one_program_share_the_time_of_its_dispatch() -> None:
+    script = Script(20.0)
+    script.dispatch(10.0, 11.0, 12.0)
+    script.at(13.0).dispatched(lambda: False, num_rows=2, num_tokens=5)
+    script.commit(14.0, 20.0, 21.0)
+    script.commit(21.0, 30.0, 31.0)
+    marks = [(each.schedule_began, each.dispatch_began, each.dispatched) for each in script.timeline.last_steps(2)]
+    assert marks == [(10.0, 11.0, 12.0), (12.0, 12.0, 13.0)]  # so that slices of the trace do not overlap
+
+
 def test_a_late_wake_up_of_the_host_does_not_hide_idle_time() -> None:
     script = Script(16.0, 20.0, 99.0)
     script.dispatch(10.0, 10.0, 10.0)
@@ -309,6 +335,9 @@ def test_steps_are_counted_by_their_tokens() -> None:
         timeline.schedule_began(has_work=True)
         timeline.dispatch_began()
         timeline.dispatched(lambda: False, 1, num_tokens)
+        timeline.wait_began()
+        timeline.commit_began()
+        timeline.commit_ended(has_work=True)
     counts = dict(zip((*STEP_TOKEN_BOUNDS, None), timeline.step_token_counts, strict=True))
     assert (counts[1], counts[8], counts[16], counts[None]) == (2, 0, 1, 1)
     assert timeline.num_step_tokens == 20011

@@ -58,6 +58,8 @@ class FakePending:
     inputs: StepInputs
     tokens: list[int] | None = None
     masks: np.ndarray | None = None  # of a step that awaits them
+    index: int = 0  # in its burst
+    burst: list[FakePending] = field(default_factory=list)  # of all steps, or none
 
 
 @dataclass
@@ -73,6 +75,10 @@ class FakeRunner:
     num_steps: int = 0
     max_in_flight: int = 0
     on_execute: Callable[[StepPlan], None] = lambda plan: None  # called when a step runs
+    max_burst_steps: int = 1
+    # Of a burst that is cut, how many steps the device has computed that the host has not asked for, if there are any.
+    lead: Callable[[], int] = lambda: 0
+    num_cut: int = 0  # steps that were withdrawn
 
     def __post_init__(self) -> None:
         self.inputs = InputBuilder(self.buffer, self.table)
@@ -86,6 +92,35 @@ class FakeRunner:
         self.max_in_flight = max(self.max_in_flight, sum(isinstance(item, FakePending) for item in self.queue))
         return pending
 
+    def dispatch_burst(self, plans: Sequence[StepPlan]) -> list[FakePending]:
+        assert 1 < len(plans) <= self.max_burst_steps
+        inputs = self.inputs.build(plans[0], num_ahead=len(plans) - 1)
+        burst: list[FakePending] = []
+        for index, plan in enumerate(plans):
+            assert plan.requests == plans[0].requests
+            assert plan.starts == [start + index for start in plans[0].starts]
+            burst.append(FakePending(plan, _moved(inputs, index), index=index, burst=burst))
+        self.queue += burst
+        self.num_steps += 1
+        return burst
+
+    def cut(self, pending: FakePending) -> int:
+        if not pending.burst:
+            return 0
+        assert pending is pending.burst[-1], "another step than the last one is cut"
+        for _ in range(self.lead()):
+            unknown = [step for step in pending.burst if step.tokens is None]
+            if len(unknown) > 1:
+                self._run_until(unknown[0])
+        begun = [step for step in pending.burst if step.tokens is not None]
+        num_begun = min(len(begun) + 1, len(pending.burst))
+        fallen = pending.burst[num_begun:]
+        del pending.burst[num_begun:]
+        self.queue = [item for item in self.queue if not any(item is step for step in fallen)]
+        self.inputs.withdraw(pending.plan, len(fallen))
+        self.num_cut += len(fallen)
+        return len(fallen)
+
     def new_masks(self, pending: FakePending) -> np.ndarray:
         return allocate_masks(len(pending.inputs.batch.sampled), num_words_of(VOCAB_SIZE))
 
@@ -94,6 +129,11 @@ class FakeRunner:
         pending.masks = masks
 
     def result(self, pending: FakePending) -> StepResult:
+        self._run_until(pending)
+        assert pending.tokens is not None
+        return StepResult(pending.tokens)
+
+    def _run_until(self, pending: FakePending) -> None:
         while pending.tokens is None:
             first = self.queue.pop(0)
             assert isinstance(first, FakePending)
@@ -101,7 +141,6 @@ class FakeRunner:
             self.on_execute(first.plan)
             first.tokens = self._execute_repeats(first.inputs, first.masks)
             self._copy_pages()
-        return StepResult(pending.tokens)
 
     def is_done(self, pending: FakePending) -> bool:
         return pending.tokens is not None
@@ -146,13 +185,7 @@ class FakeRunner:
         tokens = []
         for _ in range(inputs.num_scheduler_steps):
             tokens += self._execute(inputs, masks)
-            rows, ints = inputs.batch.rows.copy(), inputs.sampling.ints.copy()
-            rows[:, START] += 1
-            rows[:, TOKEN] = FROM_DEVICE
-            ints[:, POSITION] += 1
-            inputs = inputs._replace(
-                batch=inputs.batch._replace(rows=rows), sampling=inputs.sampling._replace(ints=ints)
-            )
+            inputs = _moved(inputs, 1)
         return tokens
 
     def _execute(self, inputs: StepInputs, masks: np.ndarray | None) -> list[int]:
@@ -196,3 +229,14 @@ class FakeRunner:
             tokens.append(token)
         self.last_token[sampling.ints[: inputs.num_sampled, SAMPLING_SLOT]] = tokens
         return tokens
+
+
+def _moved(inputs: StepInputs, index: int) -> StepInputs:
+    """Those of the step so many steps later in the same program."""
+    if not index:
+        return inputs
+    rows, ints = inputs.batch.rows.copy(), inputs.sampling.ints.copy()
+    rows[:, START] += index
+    rows[:, TOKEN] = FROM_DEVICE
+    ints[:, POSITION] += index
+    return inputs._replace(batch=inputs.batch._replace(rows=rows), sampling=inputs.sampling._replace(ints=ints))

@@ -76,6 +76,9 @@ class World:
     overlap: bool = True
     prefix_caching: bool = True
     decode_chunk: int = 1
+    max_burst_steps: int = 1
+    lead: Callable[[], int] = lambda: 0  # of the device in a burst that is cut; see `FakeRunner`
+    busy_loops: set[object] = field(default_factory=set)  # of the same device, those with steps in flight
     max_turns: int = 20_000
     target_gap: float = 0.0
     grain: int | None = None
@@ -109,7 +112,10 @@ class World:
             windows=self.windows,
         )
         table = ShapeTable(self.num_slots, self.num_tiles)
-        self.runner = FakeRunner(self.buffer, table, self.num_pages, self.page_size, self.windows)
+        self.runner = FakeRunner(
+            self.buffer, table, self.num_pages, self.page_size, self.windows,
+            max_burst_steps=self.max_burst_steps, lead=self.lead,
+        )  # fmt: skip
         self.page_transfers = None if self.transfers is None else self.transfers(self.pool, self.runner)
         self.scheduler.requests.prefixes.transfers = self.page_transfers
         self.now = 0.0  # seconds, on the clock of `duration`
@@ -140,7 +146,7 @@ class World:
         """Plays the script to its end and returns what the reader of each request saw."""
         self.loop = EngineLoop(
             self.scheduler, self.runner, self._publish, self._fail, overlap=self.overlap, timeline=self.timeline,
-            transfers=self.page_transfers, inbox=ScriptedInbox(turns, self.scheduler),
+            transfers=self.page_transfers, inbox=ScriptedInbox(turns, self.scheduler), busy_loops=self.busy_loops,
         )  # fmt: skip
         self.loop.run()
         if self.failure is not None:

@@ -7,6 +7,7 @@ from typing import Protocol
 import jax
 
 from cache.storage import KVPages
+from engine.backends.base.bursts import Bursts
 from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.base.operands import (
@@ -196,6 +197,7 @@ class Backend:
     convolution: StateConvolution
     state_space: StateSpaceScan
     kv_dtype: Callable[[], str]  # of the pages, where the configuration leaves it open
+    bursts: Bursts | None  # None: a program tells the host of its tokens when it has ended
     is_opaque_to_xla: bool  # XLA cannot estimate the arithmetic of its kernels, and counts them for nothing
     empty: EmptyArrays
 
@@ -229,6 +231,10 @@ class Backends:
     @property
     def sampler(self) -> SamplerBackend:
         return self.for_products.sampler
+
+    @property
+    def bursts(self) -> Bursts | None:
+        return self.for_products.bursts
 
     @property
     def attention(self) -> Attention:

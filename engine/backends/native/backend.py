@@ -24,6 +24,7 @@ from engine.backends.base.operands import (
 from engine.backends.base.token_layout import TokenLayout
 from engine.backends.native import library, products, recurrence
 from engine.backends.native.attention import HEAD_MULTIPLE, LARGEST_HEAD, attention
+from engine.backends.native.bursts import NativeBursts
 from engine.backends.native.matrices import PackedLayout
 from engine.backends.native.patch_attention import attend_patches
 from engine.backends.native.products import add_experts
@@ -146,10 +147,8 @@ def products_unsupported_reason(model: ModelConfig) -> str | None:
     if all(size % GROUP == 0 for size in sizes.values()) and all(size % TILE == 0 for size in joined.values()):
         return None
     listed = ", ".join(f"{name} {size}" for name, size in {**sizes, **joined}.items())
-    return (
-        f"native products take sizes in multiples of {GROUP}, of {' and '.join(joined)} in multiples of {TILE}; "
-        f"the model has {listed}"
-    )
+    of_joined = f", of {' and '.join(joined)} in multiples of {TILE}" if joined else ""
+    return f"native products take sizes in multiples of {GROUP}{of_joined}; the model has {listed}"
 
 
 def attention_unsupported_reason(model: ModelConfig) -> str | None:
@@ -191,6 +190,7 @@ BACKEND = Backend(
     convolution=convolution,
     state_space=state_space,
     kv_dtype=library.page_type,
+    bursts=NativeBursts(),
     is_opaque_to_xla=True,
     empty=EmptyArrays(_uninitialised),
 )

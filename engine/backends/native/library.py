@@ -21,7 +21,7 @@ VARIANTS |= {name: variant for other in MACHINES.values() for name, variant in o
 TARGETS = (
     "norm_product", "add_product", "add_experts", "head_product", "embed", "attention", "argmax", "empty",
     "sample_random", "sample_full", "logprobs", "gated_delta", "convolution", "state_space",
-    "norm",
+    "norm", "tell_step",
 )  # fmt: skip
 
 # Of `eagre_pack` in src/ffi/packing_calls.cc; what it returns is an int.
@@ -79,6 +79,11 @@ def page_type() -> str:
     tell = shared_library().eagre_page_type
     tell.restype = ctypes.c_char_p
     return str(tell().decode())
+
+
+def library_with_lock() -> ctypes.PyDLL:
+    """The library, for calls so short that they had better keep the interpreter's lock; raises as `load`."""
+    return ctypes.PyDLL(shared_library()._name)
 
 
 def target(name: str) -> str:

@@ -46,6 +46,7 @@ BACKEND = Backend(
     convolution=convolution,
     state_space=state_space,
     kv_dtype=default_dtype,
+    bursts=None,
     is_opaque_to_xla=False,
     empty=EmptyArrays(lambda shape: jnp.zeros(shape.shape, shape.dtype)),
 )

@@ -13,7 +13,7 @@ from jax import lax
 from engine.models.encoders.layer_products import LayerProducts
 from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import Siglip
-from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.models.encoders.vision_encoder import Colours, VisionEncoder
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
@@ -49,7 +49,7 @@ class Gemma3Vision(VisionEncoder):
             )
         return cls(
             tower.image_size, tower.image_size, num_tokens, tower.num_layers, hidden_size, True,
-            tower, *prefixes,
+            tower, *prefixes, colours=Colours.read(config, Colours()),
         )  # fmt: skip
 
     def inner_shape(self, bucket: int) -> tuple[int, int]:
@@ -66,7 +66,7 @@ class Gemma3Vision(VisionEncoder):
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
-        return self.tower.begin(params, pixels)
+        return self.tower.begin(params, pixels, self.colours)
 
     def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
         return self.tower.layer(x, products)

@@ -12,9 +12,9 @@ import numpy as np
 from jax import lax
 
 from engine.models.encoders.layer_products import PREFIX, LayerProducts, product_leaf, vector_leaf
-from engine.models.encoders.patch_vision import BLOCK, PatchVision, rotated
+from engine.models.encoders.patch_vision import BLOCK, PatchVision, read_theta, rotated
 from engine.models.encoders.picture_tensors import prefixes_of
-from engine.models.encoders.vision_encoder import MAX_SIZE
+from engine.models.encoders.vision_encoder import MAX_SIZE, Colours
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
@@ -23,8 +23,8 @@ from engine.weights.tensors import AsVector
 _FIRST = "patch_embedder.input_proj.weight"  # the first tensor of the tower
 _PROJECTION = "embed_vision.embedding_projection.weight"
 _LAYERS = "encoder.layers"
-_COLOURS = 255
 _THETA = 100.0
+_COLOURS = Colours((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 # Where config.json says nothing; source: transformers' Gemma4VisionConfig.
 _DEFAULTS: dict[str, Any] = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12,
@@ -45,6 +45,7 @@ class Gemma4Vision(PatchVision):
 
     head_dim: int
     num_places: int  # rows and columns that have an embedding
+    theta: float
     epsilon: float
     is_clipped: bool  # whether inputs and outputs of the layers' products have bounds
     is_standardized: bool  # whether tokens are shifted and scaled by stored numbers
@@ -77,11 +78,11 @@ class Gemma4Vision(PatchVision):
             height=0, width=0, num_tokens=BLOCK, num_layers=depth, hidden_size=hidden_size,
             sees_both_ways=sees_both_ways,
             prefix=prefixes[0], inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch,
-            merge_size=merge, head_dim=head_dim, num_places=places,
+            merge_size=merge, head_dim=head_dim, num_places=places, theta=read_theta(vision, _THETA),
             epsilon=vision.positive_number("rms_norm_eps") or 1e-6,
             is_clipped=vision.flag("use_clipped_linears") is True,
             is_standardized=vision.flag("standardize") is True,
-            projection=prefixes[1] + _PROJECTION,
+            projection=prefixes[1] + _PROJECTION, colours=Colours.read(config, _COLOURS),
         )  # fmt: skip
 
     def leaves(self) -> tuple[Leaf, ...]:
@@ -123,7 +124,7 @@ class Gemma4Vision(PatchVision):
         return Leaf(f"{PREFIX}bounds", LeafKind.VECTOR, parts, layers=self.every_layer, is_exact=True)
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
-        colours = 2 * (pixels.astype(jnp.float32) / _COLOURS - 0.5)
+        colours = 2 * (self.colours.normalized(pixels) - 0.5)
         x = colours.reshape(len(pixels), -1) @ params[f"{PREFIX}patch"][0]
         # A leaf is the tensor [column or row, place, inner] with all axes reversed.
         table = params[f"{PREFIX}place"][0].transpose(2, 1, 0)
@@ -154,7 +155,7 @@ class Gemma4Vision(PatchVision):
         q, k, v = (each.reshape(len(each), self.num_heads, self.head_dim) for each in joined)
         row, column = self.places(len(q), grid)
         half = self.head_dim // 2
-        inverse = 1.0 / _THETA ** (np.arange(0, half, 2, dtype=np.float32) / half)
+        inverse = 1.0 / self.theta ** (np.arange(0, half, 2, dtype=np.float32) / half)
         angles = [(each[:, None].astype(jnp.float32) * inverse)[:, None] for each in (column, row)]
 
         def turned(heads: jax.Array, kind: str) -> jax.Array:

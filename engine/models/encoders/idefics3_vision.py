@@ -11,7 +11,7 @@ import jax
 from engine.models.encoders.layer_products import LayerProducts
 from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import Siglip
-from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.models.encoders.vision_encoder import Colours, VisionEncoder
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
@@ -46,7 +46,8 @@ class Idefics3Vision(VisionEncoder):
             raise config.error("scale_factor", f"it must divide the {side} patches of a tile's side")
         num_tokens = (side // factor) ** 2
         size = tower.image_size
-        return cls(size, size, num_tokens, tower.num_layers, hidden_size, False, tower, factor)
+        colours = Colours.read(config, Colours())
+        return cls(size, size, num_tokens, tower.num_layers, hidden_size, False, tower, factor, colours=colours)
 
     def inner_shape(self, bucket: int) -> tuple[int, int]:
         return self.tower.num_patches, self.tower.hidden_size
@@ -58,7 +59,7 @@ class Idefics3Vision(VisionEncoder):
         return (*self.tower.leaves(_TOWER), projection)
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
-        return self.tower.begin(params, pixels)
+        return self.tower.begin(params, pixels, self.colours)
 
     def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
         return self.tower.layer(x, products)

@@ -9,14 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from engine.interface.types import IMAGENET_MEAN, IMAGENET_STD
 from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves, norm_leaves, vector_leaf
 from engine.models.encoders.patch_vision import rms_norm
 from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import ACTIVATIONS, activated, layer_norm, read_activation
-from engine.models.encoders.vision_encoder import MAX_SIZE, VisionEncoder
+from engine.models.encoders.vision_encoder import MAX_SIZE, Colours, VisionEncoder
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
@@ -24,7 +23,6 @@ from engine.weights.leaf import Leaf
 _FIRST = "embeddings.cls_token"  # the first tensor of the tower
 _PROJECTOR = "multi_modal_projector."
 _PROJECTION = f"{_PROJECTOR}linear_1.weight"
-_COLOURS = 255
 _QUERY_KEY_EPSILON, _PROJECTOR_EPSILON = 1e-6, 1e-5
 # Where config.json says nothing; source: transformers' InternVLVisionConfig.
 _DEFAULTS: dict[str, Any] = {
@@ -93,6 +91,7 @@ class InternVLVision(VisionEncoder):
             has_query_key_norm=vision.flag("use_qk_norm") is True,
             has_position=vision.flag("use_absolute_position_embeddings") is not False,
             has_last_norm=vision.flag("use_mean_pooling") is False,
+            colours=Colours.read(config, Colours(IMAGENET_MEAN, IMAGENET_STD)),
         )  # fmt: skip
 
     @property
@@ -137,9 +136,7 @@ class InternVLVision(VisionEncoder):
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
-        mean, deviation = (np.array(each, np.float32) for each in (IMAGENET_MEAN, IMAGENET_STD))
-        side, patch = self.num_patches_a_side, self.patch_size
-        colours = ((pixels.astype(jnp.float32) / _COLOURS) - mean) / deviation
+        side, patch, colours = self.num_patches_a_side, self.patch_size, self.colours.normalized(pixels)
         patches = colours.reshape(side, patch, side, patch, 3).transpose(0, 2, 1, 3, 4).reshape(side * side, -1)
         # A leaf is a tensor, here [inner, colour, row, column], with all axes reversed.
         weights = params[f"{PREFIX}patch"][0].transpose(1, 0, 2, 3).reshape(-1, self.inner_size)

@@ -14,7 +14,7 @@ from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_
 from engine.models.encoders.patch_vision import BLOCK, PatchVision
 from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import ACTIVATIONS, activated, layer_norm, read_activation
-from engine.models.encoders.vision_encoder import MAX_SIZE
+from engine.models.encoders.vision_encoder import MAX_SIZE, Colours
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
@@ -23,7 +23,6 @@ _FIRST = "embeddings.patch_embedding.weight"  # the first tensor of the tower
 _PROJECTOR = "multi_modal_projector."
 _PROJECTION = f"{_PROJECTOR}linear_1.weight"
 _LAYERS = "encoder.layers"
-_PIXELS = 127.5  # a colour of so much is 0, and one of 0 is -1
 _MERGE_SIZE, _PROJECTED = 2, 2560  # where config.json says nothing; source: transformers' Lfm2VlConfig
 _PROJECTOR_EPSILON = 1e-5
 # Likewise; source: transformers' Siglip2VisionConfig.
@@ -78,6 +77,7 @@ class Lfm2Vision(PatchVision):
             projector_activation=read_activation(config, "projector_hidden_act", "gelu"),
             has_projector_norm=config.flag("projector_use_layernorm") is not False,
             has_projector_bias=config.flag("projector_bias") is not False,
+            colours=Colours.read(config, Colours()),
         )  # fmt: skip
 
     def leaves(self) -> tuple[Leaf, ...]:
@@ -102,7 +102,7 @@ class Lfm2Vision(PatchVision):
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
-        colours = (pixels.astype(jnp.float32) / _PIXELS - 1).reshape(len(pixels), -1)
+        colours = self.colours.normalized(pixels).reshape(len(pixels), -1)
         embedded = colours @ params[f"{PREFIX}patch"][0] + params[f"{PREFIX}patch_bias"][0]
         learned = params[f"{PREFIX}position"][0].T
         rows, columns = (

@@ -12,9 +12,10 @@ import numpy as np
 
 from engine.backends.base.operands import Activation
 from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves, norm_leaves, vector_leaf
+from engine.models.encoders.patch_vision import read_theta
 from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import layer_norm
-from engine.models.encoders.vision_encoder import MAX_SIZE, VisionEncoder
+from engine.models.encoders.vision_encoder import MAX_SIZE, Colours, VisionEncoder
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
@@ -22,7 +23,6 @@ from engine.weights.leaf import Leaf
 _FIRST = "vision_model.patch_embedding.linear.weight"  # the first tensor of the tower
 _PROJECTION = "multi_modal_projector.linear_1.weight"
 _EPSILON = 1e-5
-_PIXELS = 127.5  # a colour of so much is 0, and one of 0 is -1
 _THETA = 10_000.0
 # Where config.json says nothing; source: transformers' Llama4VisionConfig.
 _DEFAULTS: dict[str, Any] = {
@@ -75,13 +75,12 @@ class Llama4Vision(VisionEncoder):
             raise vision.error("projector_output_dim", "it must be projector_input_dim and vision_output_dim")
         if config.text("vision_feature_select_strategy") not in (None, "default"):
             raise config.error("vision_feature_select_strategy", 'it must be "default", the patches alone')
-        table = vision.table("rope_parameters")
-        theta = vision.positive_number("rope_theta") or (None if table is None else table.positive_number("rope_theta"))
         return cls(
             height=image, width=image, num_tokens=(side // factor) ** 2, num_layers=num_layers,
             hidden_size=hidden_size, sees_both_ways=False, tower_prefix=f"{prefixes[0]}vision_model.",
             projector_prefix=prefixes[1], inner_size=inner, intermediate_size=feeding, num_heads=heads,
-            patch_size=patch, projected_size=projected, theta=theta or _THETA, scale_factor=factor,
+            patch_size=patch, projected_size=projected, theta=read_theta(vision, _THETA), scale_factor=factor,
+            colours=Colours.read(config, Colours()),
         )  # fmt: skip
 
     @property
@@ -120,8 +119,7 @@ class Llama4Vision(VisionEncoder):
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
-        side, patch = self.num_patches_a_side, self.patch_size
-        colours = pixels.astype(jnp.float32) / _PIXELS - 1
+        side, patch, colours = self.num_patches_a_side, self.patch_size, self.colours.normalized(pixels)
         # The features of a patch are all of one colour after the other.
         patches = colours.reshape(side, patch, side, patch, 3).transpose(0, 2, 4, 1, 3).reshape(side * side, -1)
         embedded = patches @ params[f"{PREFIX}patch"][0]

@@ -11,6 +11,7 @@ from jax import lax
 
 from engine.models.encoders.layer_products import vector_leaf
 from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Leaf
 
 BLOCK = 64  # tokens whose embeddings lie beside each other
@@ -70,6 +71,17 @@ def rotated(heads: jax.Array, angles: jax.Array) -> jax.Array:
     first, second = jnp.split(heads, 2, axis=-1)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def read_theta(vision: JsonFile, default: float) -> float:
+    """The base of the rotation of patches; raises ModelError."""
+    theta = vision.positive_number("rope_theta") or default
+    table = vision.table("rope_parameters") or vision.table("rope_scaling")
+    if table is None:
+        return theta
+    if table.text("rope_type") not in (None, "default", "axial"):
+        raise table.error("rope_type", "the patches of pictures are rotated without scaling")
+    return table.positive_number("rope_theta") or theta
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:

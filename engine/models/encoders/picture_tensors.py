@@ -9,7 +9,7 @@ from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import JsonFile
 
 _OF_PICTURES = re.compile(
-    r"(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|connector|embed_vision)\..*"
+    r"(model\.)?((visual|vision_tower|vision_model|multi_modal_projector|connector|embed_vision)\..*|image_newline)"
 )
 
 

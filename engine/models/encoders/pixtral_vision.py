@@ -12,10 +12,10 @@ import numpy as np
 
 from engine.interface.types import CLIP_MEAN, CLIP_STD
 from engine.models.encoders.layer_products import PREFIX, LayerProducts, product_leaf, vector_leaf
-from engine.models.encoders.patch_vision import BLOCK, PatchVision, rms_norm
+from engine.models.encoders.patch_vision import BLOCK, PatchVision, read_theta, rms_norm
 from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import ACTIVATIONS, activated, read_activation
-from engine.models.encoders.vision_encoder import MAX_SIZE
+from engine.models.encoders.vision_encoder import MAX_SIZE, Colours
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
@@ -27,7 +27,6 @@ _LAYERS = "transformer.layers"
 _EPSILON = 1e-5
 _THETA = 10_000.0
 _LAST_LAYER = -1
-_COLOURS = 255
 # Where config.json says nothing; source: transformers' Mistral3Config and PixtralVisionConfig.
 _DEFAULTS: dict[str, Any] = {
     "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
@@ -80,9 +79,10 @@ class PixtralVision(PatchVision):
             height=0, width=0, num_tokens=BLOCK, num_layers=num_layers, hidden_size=hidden_size, sees_both_ways=False,
             prefix=prefixes[0], inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch,
             merge_size=merge, projector_prefix=prefixes[1] + _PROJECTOR, max_tokens=min(side**2, cls.largest[-1]),
-            theta=_read_theta(vision), activation=read_activation(vision, "hidden_act", "gelu"),
+            theta=read_theta(vision, _THETA), activation=read_activation(vision, "hidden_act", "gelu"),
             projector_activation=read_activation(config, "projector_hidden_act", "gelu"), projector_epsilon=epsilon,
             has_projector_bias=config.flag("multimodal_projector_bias") is True,
+            colours=Colours.read(config, Colours(CLIP_MEAN, CLIP_STD)),
         )  # fmt: skip
 
     def buckets(self, max_model_len: int) -> tuple[int, ...]:
@@ -116,8 +116,7 @@ class PixtralVision(PatchVision):
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
-        mean, deviation = (np.array(each, np.float32) for each in (CLIP_MEAN, CLIP_STD))
-        colours = ((pixels.astype(jnp.float32) / _COLOURS) - mean) / deviation
+        colours = self.colours.normalized(pixels)
         # A leaf is the tensor [inner, colour, row, column] with all axes reversed.
         weights = params[f"{PREFIX}patch"][0].transpose(1, 0, 2, 3).reshape(-1, self.inner_size)
         return rms_norm(colours.reshape(len(pixels), -1) @ weights, params[f"{PREFIX}first_norm"][0], _EPSILON)
@@ -151,14 +150,3 @@ class PixtralVision(PatchVision):
 
     def _of_projector(self, leaf: str, shape: tuple[int, ...], tensor: str) -> Leaf:
         return vector_leaf(leaf, shape, self.projector_prefix + tensor)
-
-
-def _read_theta(vision: JsonFile) -> float:
-    """The base of the rotation; raises ModelError."""
-    theta = vision.positive_number("rope_theta") or _THETA
-    table = vision.table("rope_parameters") or vision.table("rope_scaling")
-    if table is None:
-        return theta
-    if table.text("rope_type") not in (None, "default", "axial"):
-        raise table.error("rope_type", "the patches of pictures are rotated without scaling")
-    return table.positive_number("rope_theta") or theta

@@ -10,12 +10,11 @@ from jax import lax
 
 from engine.backends.base.operands import Activation
 from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves, norm_leaves, vector_leaf
-from engine.models.encoders.vision_encoder import MAX_SIZE
+from engine.models.encoders.vision_encoder import MAX_SIZE, Colours
 from engine.weights.formats.fields import Fields
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
 
-_PIXELS = 127.5  # a colour of so much is 0, and one of 0 is -1
 ACTIVATIONS = {
     "gelu_pytorch_tanh": Activation.GELU_TANH,
     "gelu": Activation.GELU_ERF,
@@ -70,28 +69,34 @@ class Siglip:
 
     def leaves(self, prefix: str) -> tuple[Leaf, ...]:
         """All parameters; the names of their tensors in a folder begin with a prefix."""
-        hidden, patch, layers = self.hidden_size, self.patch_size, tuple(range(self.num_layers))
-        inner = self.intermediate_size
-        of_layer = f"{prefix}encoder.layers.{{layer}}."
-        of_attention = (f"{of_layer}self_attn.{kind}_proj" for kind in "qkv")
+        hidden, patch = self.hidden_size, self.patch_size
         return (
             vector_leaf("patch", (hidden, 3, patch, patch), f"{prefix}embeddings.patch_embedding.weight"),
             vector_leaf("patch_bias", (hidden,), f"{prefix}embeddings.patch_embedding.bias"),
             vector_leaf("position", (self.num_patches, hidden), f"{prefix}embeddings.position_embedding.weight"),
+            *self.layer_leaves(prefix),
+            *norm_leaves("last_norm", hidden, f"{prefix}post_layernorm"),
+        )
+
+    def layer_leaves(self, prefix: str) -> tuple[Leaf, ...]:
+        """Those of the layers, which CLIP's towers have too."""
+        hidden, inner, layers = self.hidden_size, self.intermediate_size, tuple(range(self.num_layers))
+        of_layer = f"{prefix}encoder.layers.{{layer}}."
+        of_attention = (f"{of_layer}self_attn.{kind}_proj" for kind in "qkv")
+        return (
             *norm_leaves("norm1", hidden, f"{of_layer}layer_norm1", layers),
             *biased_leaves("qkv", (hidden, hidden), *of_attention, layers=layers),
             *biased_leaves("out", (hidden, hidden), f"{of_layer}self_attn.out_proj", layers=layers),
             *norm_leaves("norm2", hidden, f"{of_layer}layer_norm2", layers),
             *biased_leaves("up", (inner, hidden), f"{of_layer}mlp.fc1", layers=layers, pads_outputs=True),
             *biased_leaves("down", (hidden, inner), f"{of_layer}mlp.fc2", layers=layers, pads_inputs=True),
-            *norm_leaves("last_norm", hidden, f"{prefix}post_layernorm"),
         )
 
-    def begin(self, params: Params, pixels: jax.Array) -> jax.Array:
+    def begin(self, params: Params, pixels: jax.Array, colours: Colours) -> jax.Array:
         """The embeddings of patches, float32[num_patches, hidden], of uint8[image_size, image_size, 3]."""
         side, patch = self.num_patches_a_side, self.patch_size
-        colours = pixels[: side * patch, : side * patch].astype(jnp.float32) / _PIXELS - 1
-        patches = colours.reshape(side, patch, side, patch, 3).transpose(0, 2, 1, 3, 4).reshape(side * side, -1)
+        normalized = colours.normalized(pixels[: side * patch, : side * patch])
+        patches = normalized.reshape(side, patch, side, patch, 3).transpose(0, 2, 1, 3, 4).reshape(side * side, -1)
         # A leaf is the tensor [hidden, colour, row, column] with all axes reversed.
         weights = params[f"{PREFIX}patch"][0].transpose(1, 0, 2, 3).reshape(-1, self.hidden_size)
         position = params[f"{PREFIX}position"][0].T

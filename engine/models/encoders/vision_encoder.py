@@ -1,20 +1,48 @@
 """The interface of an encoder of pictures."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from engine.backends.base.backend import Backends
 from engine.backends.base.patches import patches
 from engine.models.encoders.layer_products import LayerProducts, outside_layers
+from engine.weights.formats.fields import Fields
+from engine.weights.formats.image_processor import DEVIATION, MEAN
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind
 
 MAX_SIZE = 1 << 16  # of each size that a configuration states
 NUM_END_FEATURES = 2  # a number as two digits, which are exact as bfloat16
 END_BASE = 256
+_MOST_COLOUR = 255
+
+
+class Colours(NamedTuple):
+    """The mean and the deviation of colours between 0 and 1."""
+
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    deviation: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    @classmethod
+    def read(cls, config: Fields, usual: Colours) -> Colours:
+        """Those of the image processor, which whoever opens a model puts beside its configuration."""
+        mean, deviation = config.value(MEAN), config.value(DEVIATION)
+        return cls(
+            usual.mean if mean is None else tuple(mean),
+            usual.deviation if deviation is None else tuple(deviation),
+        )
+
+    def normalized(self, pixels: jax.Array) -> jax.Array:
+        """float32 of uint8, whose last axis is that of colours."""
+        mean, deviation = (np.array(each, np.float32) for each in self)
+        return ((pixels.astype(jnp.float32) / _MOST_COLOUR) - mean) / deviation
 
 
 @dataclass(frozen=True)
@@ -31,7 +59,9 @@ class VisionEncoder(ABC):
     num_layers: int
     hidden_size: int  # of the text model
     sees_both_ways: bool  # whether the text model lets the tokens of a picture attend to each other in both directions
+    colours: Colours = field(default=Colours(), kw_only=True)
 
+    is_tiled: ClassVar[bool] = False  # whether the first axis of pixels is that of tiles, of which pictures have some
     uses_mrope: ClassVar[bool] = False  # whether the text model rotates tokens of pictures by their rows and columns
 
     @property

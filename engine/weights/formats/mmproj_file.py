@@ -10,15 +10,14 @@ from gguf import ReaderTensor
 from engine.interface.errors import ModelError, naming
 from engine.weights.formats.gguf_fields import GGUFFields
 from engine.weights.formats.gguf_file import GGUFFile
-from engine.weights.formats.mmproj_kinds import PROJECTORS, Stated, check_colours
+from engine.weights.formats.image_processor import PROCESSOR_FILE
+from engine.weights.formats.mmproj_kinds import PROJECTORS, Stated
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 
 ARCHITECTURE = "clip"
 TOKENS = "tokenizer.ggml.tokens"
 # The types of numbers by which the name of a file is preferred to others, where a model may have several encoders.
 PREFERRED_TYPES = ("f16", "bf16", "f32", "q8_0")
-
-_PROCESSOR_FILE = "preprocessor_config.json"
 
 
 def is_mmproj_name(name: str) -> bool:
@@ -59,13 +58,13 @@ class MmprojFile:
                 raise OtherMmproj(f"{path} has the projector {name!r}, which is not served; this version has {served}")
             self.kind = name
             self.projector = PROJECTORS[name]
-            check_colours(self._fields, self.projector)
             self._stated = Stated(self._fields, self.tensors)
             self.num_features = self._stated.num_features  # of the text model
             self.num_layers = self._stated.num_layers
             if self.num_layers > len(self.tensors):
                 raise ModelError(f"the file has {len(self.tensors)} tensors, too few for {self.num_layers} layers")
-            self.config = JsonFile(path, {"model_type": self.projector.model_type, **self.projector.read(self._stated)})
+            read = {"model_type": self.projector.model_type, **self.projector.read(self._stated)}
+            self.config = JsonFile(path, {**read, **self._stated.colours()})
 
     @property
     def has_frames(self) -> bool:
@@ -122,7 +121,7 @@ class _StatedFolder(ModelFolder):
 
     def json(self, name: str) -> JsonFile | None:
         """As `Folder.json`."""
-        return self._processor if name == _PROCESSOR_FILE else None
+        return self._processor if name == PROCESSOR_FILE else None
 
 
 def _is_of_pictures(name: str) -> bool:

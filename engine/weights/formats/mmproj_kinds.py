@@ -6,7 +6,6 @@ a window, is what the family's models were published with.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +13,12 @@ from typing import Any
 from gguf import ReaderTensor
 
 from engine.interface.errors import ModelError
-from engine.interface.types import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
 from engine.weights.formats.gguf_fields import GGUFFields
+from engine.weights.formats.image_processor import colours_of
 
 SECOND_FRAME = "v.patch_embd.weight.1"  # the matrix of a patch's second picture of a video
 DEEP = "v.deepstack."
 
-_HALVES = (0.5, 0.5, 0.5)
 _MOST = 1 << 16  # of any size
 _POSITIONS = "v.position_embd.weight"
 _SCALE_FACTOR = "vision.projector.scale_factor"
@@ -69,6 +67,10 @@ class Stated:
             raise ModelError(f"the file has a tensor {DEEP}… without the number of a layer")
         return tuple(sorted(map(int, numbers)))
 
+    def colours(self) -> dict[str, Any]:
+        """Their mean and deviation, by the names that image processors give them; raises ModelError."""
+        return colours_of(self.fields, "vision.")
+
     def shape(self, tensor: str, num_axes: int) -> tuple[int, ...]:
         """Row-major, of a tensor that must have so many axes; raises ModelError."""
         stored = self.tensors.get(tensor)
@@ -107,8 +109,6 @@ class Projector:
     processor: Read = no_settings  # what preprocessor_config.json has, as far as the file or the family says it
     # Further tokens that stand in the text of a picture.
     marks: tuple[str, ...] = ()
-    mean: tuple[float, ...] = _HALVES  # of colours
-    deviation: tuple[float, ...] = _HALVES
     unused: tuple[str, ...] = ()  # tensors of a file that are not read
 
 
@@ -201,6 +201,21 @@ def _read_gemma4(file: Stated) -> dict[str, Any]:
     return {"vision_config": vision}
 
 
+def _read_llama4(file: Stated) -> dict[str, Any]:
+    if file.fields.flag("use_silu"):
+        raise file.fields.error("use_silu", "this kind of encoder has GELU")
+    projected, _ = file.shape("mm.model.mlp.1.weight", 2)
+    vision = {
+        **file.sizes(),
+        "image_size": file.size("vision.image_size"),
+        "pixel_shuffle_ratio": 1 / file.size(_SCALE_FACTOR),
+        "projector_input_dim": projected,
+        "projector_output_dim": projected,
+        "vision_output_dim": projected,
+    }
+    return {"vision_config": vision}
+
+
 def _of_qwen(file: Stated, other_activation: str) -> dict[str, Any]:
     """What both of Qwen's encoders have."""
     fields = file.fields
@@ -260,8 +275,6 @@ PROJECTORS: Mapping[str, Projector] = {
         ("gemma4",),
         {"boi_token_id": ("<|image>",), "eoi_token_id": ("<image|>",), "image_token_id": ("<|image|>",)},
         _read_gemma4,
-        mean=(0.0, 0.0, 0.0),
-        deviation=(1.0, 1.0, 1.0),
     ),
     "idefics3": Projector(
         "idefics3",
@@ -278,8 +291,6 @@ PROJECTORS: Mapping[str, Projector] = {
         _read_internvl,
         _internvl_processor,
         ("<img>", "</img>"),
-        mean=IMAGENET_MEAN,
-        deviation=IMAGENET_STD,
     ),
     "lfm2": Projector(
         "lfm2_vl",
@@ -288,14 +299,19 @@ PROJECTORS: Mapping[str, Projector] = {
         _read_lfm2,
         marks=("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"),
     ),
+    "llama4": Projector(
+        "llama4",
+        ("llama4",),
+        {"image_token_index": ("<|patch|>",)},
+        _read_llama4,
+        marks=("<|image_start|>", "<|image_end|>", "<|image|>", "<|tile_x_separator|>", "<|tile_y_separator|>"),
+    ),
     "pixtral": Projector(
         "mistral3",
         ("mistral3", "llama"),
         {"image_token_index": ("[IMG]",)},
         _read_pixtral,
         marks=("[IMG_BREAK]", "[IMG_END]"),
-        mean=CLIP_MEAN,
-        deviation=CLIP_STD,
         unused=("v.token_embd.img_break",),  # a row of the text model's embedding
     ),
     "qwen2.5vl_merger": Projector(
@@ -304,8 +320,6 @@ PROJECTORS: Mapping[str, Projector] = {
         {"image_token_id": ("<|image_pad|>",), "video_token_id": ("<|video_pad|>", "<|image_pad|>")},
         _read_qwen25,
         _qwen25_processor,
-        mean=CLIP_MEAN,
-        deviation=CLIP_STD,
     ),
     "qwen3vl_merger": Projector(
         "qwen3_vl",
@@ -315,17 +329,3 @@ PROJECTORS: Mapping[str, Projector] = {
         _qwen3_processor,
     ),
 }
-
-
-def check_colours(fields: GGUFFields, projector: Projector) -> None:
-    """Raises ModelError where a file states other colours than its kind of encoder has."""
-    for key, expected in (("vision.image_mean", projector.mean), ("vision.image_std", projector.deviation)):
-        value = fields.value(key)
-        if value is None:
-            continue
-        numbers = value if isinstance(value, list) else []
-        if len(numbers) != len(expected) or not all(
-            isinstance(each, float) and math.isclose(each, other, rel_tol=1e-5)
-            for each, other in zip(numbers, expected, strict=True)
-        ):
-            raise fields.error(key, f"of this kind of encoder it must be {list(expected)}")

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from engine.interface.types import PictureInput
-from engine.weights.formats.model_folder import JsonFile, ModelFolder
+from engine.weights.formats.model_folder import ModelFolder
 from server.media.picture_format import (
     LOW,
     SWITCHES,
     PictureFormat,
     read_filter,
     read_processor,
+    refuse_other_edges,
     switch_flag,
     switch_integer,
 )
@@ -86,23 +87,14 @@ def read_gemma3_pictures(
 ) -> Gemma3Pictures:
     """As `read_picture_format`; raises IndexError where the vocabulary lacks a token."""
     processor = read_processor(folder)
+    refuse_other_edges(processor, pictures)
     begin, token, end = (
         folder.config.required_integer(name, least=0)
         for name in ("boi_token_index", "image_token_index", "eoi_token_index")
     )
-    made = Gemma3Pictures(
+    # Whatever the image processor says of pan and scan, transformers' Gemma3Processor has defaults of its own.
+    return Gemma3Pictures(
         Tiling(pictures.height, pictures.width, read_filter(processor, _BILINEAR)), pictures.num_tokens, pictures.most,
         marker=token_text(begin), token=token_text(token), token_id=token,
         before=f"\n\n{token_text(begin)}", behind=f"{token_text(end)}\n\n",
     )  # fmt: skip
-    return made.with_switches(_switches_of(processor))
-
-
-def _switches_of(processor: JsonFile) -> dict[str, Any]:
-    """What the settings of the image processor say of pan and scan; raises ModelError."""
-    return {
-        _PAN_AND_SCAN: processor.flag(_PAN_AND_SCAN),
-        _MIN_CROP_SIZE: processor.integer(_MIN_CROP_SIZE, least=1, most=_MOST_EDGE),
-        _MAX_NUM_CROPS: processor.integer(_MAX_NUM_CROPS, least=1, most=_MOST_CROPS),
-        _MIN_RATIO: processor.positive_number(_MIN_RATIO),
-    }

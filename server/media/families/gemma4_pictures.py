@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from engine.interface.types import PictureInput
+from engine.weights.formats.image_processor import DEVIATION, MEAN, stated_colours
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 from server.media.picture_format import SWITCHES, PatchPictures, read_filter, read_processor
 from server.media.tiling import FilledSize
@@ -17,7 +18,6 @@ _PATCH_SIZE, _MERGE_SIZE = 16, 3  # where config.json says nothing
 _MAX_SOFT_TOKENS = "max_soft_tokens"
 _CHOICES = (70, 140, 280, 560, 1120)  # of the most tokens of a picture
 _USUAL = 280
-_NO_MEAN, _NO_DEVIATION = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,11 @@ def read_gemma4_pictures(
     folder: ModelFolder, pictures: PictureInput, token_text: Callable[[int], str]
 ) -> Gemma4Pictures:
     """As `read_picture_format`; raises IndexError where the vocabulary lacks a token."""
-    processor = read_processor(folder, _NO_MEAN, _NO_DEVIATION)
+    processor = read_processor(folder)
+    stated = stated_colours(processor)
+    for name, usual in ((MEAN, [0.0] * 3), (DEVIATION, [1.0] * 3)):
+        if stated.get(name) not in (None, usual):
+            raise processor.error(name, f"of this architecture it must be {usual}")
     vision = folder.config.table("vision_config") or JsonFile(folder.config.path, {})
     patch = vision.integer("patch_size", least=1) or _PATCH_SIZE
     merge = vision.integer("pooling_kernel_size", least=1) or _MERGE_SIZE

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from engine.interface.types import IMAGENET_MEAN, IMAGENET_STD, PictureInput
+from engine.interface.types import PictureInput
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 from server.media.picture_format import (
     LOW,
@@ -14,6 +14,7 @@ from server.media.picture_format import (
     PictureFormat,
     read_filter,
     read_processor,
+    refuse_other_edges,
     switch_flag,
     switch_integer,
 )
@@ -74,14 +75,9 @@ def read_internvl_pictures(
     folder: ModelFolder, pictures: PictureInput, token_text: Callable[[int], str]
 ) -> InternVLPictures:
     """As `read_picture_format`; raises IndexError where the vocabulary lacks a token."""
-    processor = read_processor(folder, IMAGENET_MEAN, IMAGENET_STD)
+    processor = read_processor(folder)
     texts = folder.json(_TOKENIZER_FILE) or JsonFile(folder.path / _TOKENIZER_FILE, {})
-    size = processor.table("size")
-    for name, expected in (("height", pictures.height), ("width", pictures.width)):
-        if size is not None and size.required_integer(name, least=1) != expected:
-            raise processor.error("size", f"the encoder takes pictures of {pictures.height} pixels a side")
-    if processor.flag("do_resize") is False:
-        raise processor.error("do_resize", "of this architecture it must be true")
+    refuse_other_edges(processor, pictures)
     least = processor.integer("min_patches", least=1, most=_MOST_TILES) or _MIN_TILES
     most = processor.integer("max_patches", least=1, most=_MOST_TILES) or max(least, _MAX_TILES)
     if least > most:

@@ -8,7 +8,15 @@ from typing import Any, Self
 
 from engine.interface.types import PictureInput
 from engine.weights.formats.model_folder import ModelFolder
-from server.media.picture_format import LOW, PictureFormat, read_filter, read_processor, switch_flag, switch_integer
+from server.media.picture_format import (
+    LOW,
+    PictureFormat,
+    read_filter,
+    read_processor,
+    refuse_other_edges,
+    switch_flag,
+    switch_integer,
+)
 from server.media.tiling import PaddedGrid, Sizing
 
 _BILINEAR = 2  # Pillow's number of the filter
@@ -57,13 +65,8 @@ def read_llama4_pictures(
     folder: ModelFolder, pictures: PictureInput, token_text: Callable[[int], str]
 ) -> Llama4Pictures:
     """As `read_picture_format`; raises IndexError where the vocabulary lacks a token."""
-    processor, size = read_processor(folder), None
-    size = processor.table("size")
-    for name, expected in (("height", pictures.height), ("width", pictures.width)):
-        if size is not None and size.required_integer(name, least=1) != expected:
-            raise processor.error("size", f"the encoder takes pictures of {pictures.height} pixels a side")
-    if processor.flag("do_resize") is False:
-        raise processor.error("do_resize", "of this architecture it must be true")
+    processor = read_processor(folder)
+    refuse_other_edges(processor, pictures)
     most = processor.integer("max_patches", least=1, most=_MOST_TILES) or _MAX_TILES
     limit = max(1, min(_MOST_TILES, pictures.most - 1))  # beside the whole picture
     tiles = PaddedGrid(

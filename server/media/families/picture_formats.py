@@ -15,6 +15,7 @@ from server.media.families.idefics3_pictures import read_idefics3_pictures
 from server.media.families.internvl_pictures import read_internvl_pictures
 from server.media.families.lfm2_pictures import read_lfm2_pictures
 from server.media.families.llama4_pictures import read_llama4_pictures
+from server.media.families.llava_next_pictures import read_llava_next_pictures
 from server.media.families.pixtral_pictures import read_pixtral_pictures
 from server.media.families.qwen_pictures import read_qwen_pictures
 from server.media.picture_format import PatchPictures, PictureFormat
@@ -28,6 +29,7 @@ _READERS: Mapping[str, _Read] = {
     "internvl": read_internvl_pictures,
     "lfm2_vl": read_lfm2_pictures,
     "llama4": read_llama4_pictures,
+    "llava_next": read_llava_next_pictures,
     "mistral3": read_pixtral_pictures,
     "qwen2_5_vl": read_qwen_pictures,
     "qwen3_vl": read_qwen_pictures,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from engine.interface.types import CLIP_MEAN, CLIP_STD, PictureInput
+from engine.interface.types import PictureInput
+from engine.weights.formats.image_processor import PROCESSORS_FILE
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 from server.media.picture_format import (
     PatchPictures,
@@ -21,7 +22,6 @@ from server.media.tiling import MAX_EDGE, LongestEdge
 _BICUBIC = 3  # Pillow's number of the filter
 _IMAGE_TOKEN, _PATCH_SIZE, _MERGE_SIZE = 10, 16, 2  # where config.json says nothing; source: transformers
 _LONGEST_EDGE = 1024  # where preprocessor_config.json says nothing; source: transformers' PixtralImageProcessor
-_PROCESSORS_FILE = "processor_config.json"
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ def read_pixtral_pictures(
     folder: ModelFolder, pictures: PictureInput, token_text: Callable[[int], str]
 ) -> PixtralPictures:
     """As `read_picture_format`; raises IndexError where the vocabulary lacks a token."""
-    config, processor = folder.config, read_processor(folder, CLIP_MEAN, CLIP_STD)
-    texts = folder.json(_PROCESSORS_FILE) or JsonFile(folder.path / _PROCESSORS_FILE, {})
+    config, processor = folder.config, read_processor(folder)
+    texts = folder.json(PROCESSORS_FILE) or JsonFile(folder.path / PROCESSORS_FILE, {})
     vision = config.table("vision_config") or JsonFile(config.path, {})
     patch = vision.integer("patch_size", least=1) or _PATCH_SIZE
     merge = config.integer("spatial_merge_size", least=1) or _MERGE_SIZE
-    _refuse_other_sizes(processor, patch, merge)
-    _refuse_other_sizes(texts, patch, merge)
+    # Where a file says how pictures are put into texts, its sizes hold, whatever the image processor says.
+    _refuse_other_sizes(processor if texts.value("patch_size") is None else texts, patch, merge)
     if processor.flag("do_resize") is False:
         raise processor.error("do_resize", "of this architecture it must be true")
     sizes, factor = processor.table("size"), patch * merge

@@ -10,13 +10,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from engine.interface.types import CLIP_MEAN, CLIP_STD, PictureInput
+from engine.interface.types import PictureInput
+from engine.weights.formats.image_processor import PROCESSORS_FILE, stated_colours
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 from server.media.decoded_picture import DecodedPicture, PictureTile
 from server.media.picture import Picture
 from server.media.picture_decoder import DecodedTiles
 from server.media.picture_format import (
-    HALVES,
     SWITCHES,
     PatchPictures,
     read_filter,
@@ -39,7 +39,7 @@ _TOKENS_A_SECOND, _MOST_RATE = 4, 1000  # likewise of `tokens_per_second`; sourc
 _VIDEO_PIXELS = (1 << 12, 24 << 20)  # of a whole video; source: the video_preprocessor_config.json of Qwen3-VL
 _MOST_TIME = 1 << 30  # rotary positions, which are int32
 _VIDEO_SHARE = 0.75  # of a prompt's positions
-_VIDEO_FILE, _PROCESSORS_FILE = "video_preprocessor_config.json", "processor_config.json"
+_VIDEO_FILE = "video_preprocessor_config.json"
 _START, _END = "<|vision_start|>", "<|vision_end|>"
 
 
@@ -153,7 +153,7 @@ class QwenPictures(PatchPictures):
 def read_qwen_pictures(folder: ModelFolder, pictures: PictureInput, token_text: Callable[[int], str]) -> QwenPictures:
     """As `read_picture_format`; raises IndexError where the vocabulary lacks a token."""
     is_early = folder.config.text("model_type") == _EARLY
-    processor = read_processor(folder, *((CLIP_MEAN, CLIP_STD) if is_early else (HALVES, HALVES)))
+    processor = read_processor(folder)
     vision = folder.config.table("vision_config") or JsonFile(folder.config.path, {})
     patch = vision.integer("patch_size", least=1) or (_EARLY_PATCH_SIZE if is_early else _PATCH_SIZE)
     merge = vision.integer("spatial_merge_size", least=1) or _MERGE_SIZE
@@ -172,18 +172,20 @@ def read_qwen_pictures(folder: ModelFolder, pictures: PictureInput, token_text: 
     name = token_text(token_id)
     video = folder.json(_VIDEO_FILE)
     if video is None:
-        processors = folder.json(_PROCESSORS_FILE)
+        processors = folder.json(PROCESSORS_FILE)
         video = None if processors is None else processors.table("video_processor")
     if video is None:
         video = processor if is_early else JsonFile(folder.path / _VIDEO_FILE, {})
     defaults = (_LEAST_TOKENS * factor**2, _MOST_TOKENS * factor**2) if is_early else _VIDEO_PIXELS
     names = (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
     video_pixels = [_read_pixels(video, *each, default) for each, default in zip(names, defaults, strict=True)]
+    colours, of_videos = stated_colours(processor), stated_colours(video)
+    has_own_colours = bool(colours and of_videos) and of_videos != colours  # the encoder takes one kind
     rate = vision.integer("tokens_per_second", least=1, most=_MOST_RATE) or _TOKENS_A_SECOND
     return QwenPictures(
         size, pictures.num_tokens, pictures.most, marker=name, token=name, token_id=token_id,
         patch_size=patch, merge_size=merge, pixels_limit=limit,
-        video_token="" if video_id in (None, token_id) else token_text(video_id),
+        video_token="" if video_id in (None, token_id) or has_own_colours else token_text(video_id),
         video_token_id=-1 if video_id is None else video_id, frames_a_patch=max(pictures.num_frames, 1),
         video_pixels=(min(video_pixels), max(video_pixels)), tokens_a_second=rate if is_early else 0,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType
 from engine.backends.xla.matrices import ArrayLayout
 from engine.interface.errors import ModelError
 from engine.models.architectures.seeing.gemma4 import SeeingGemma4
+from engine.models.encoders.vision_encoder import Colours
 from engine.models.open_model import OpenModel, open_model
 from engine.models.vision_file import find_vision_file
 from engine.weights.formats.gguf_tensors import GGUFTensors
@@ -24,8 +25,8 @@ from tests.golden.pictures.tiny_folder import write_tiny_folder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "pictures"
 FAMILIES = (
-    "gemma3", "gemma4", "internvl", "lfm2_vl", "mistral3", "qwen2_5_vl", "qwen3_5", "qwen3_vl", "qwen3_vl_moe",
-    "smolvlm",
+    "gemma3", "gemma4", "internvl", "lfm2_vl", "llama4", "mistral3", "qwen2_5_vl", "qwen3_5", "qwen3_vl",
+    "qwen3_vl_moe", "smolvlm",
 )  # fmt: skip
 
 
@@ -88,7 +89,7 @@ def test_a_file_beside_the_model_is_taken_where_it_fits(tmp_path: Path) -> None:
         ("gemma3", {"vision.projection_dim": 128}, "a picture's embeddings have 128 features, those of its tokens 64"),
         ("gemma3", {"projector_type": "ultravox"}, "'ultravox', which is not served"),
         ("gemma3", {"has_vision_encoder": False}, "is an encoder of sound"),
-        ("gemma3", {"vision.image_mean": [0.4, 0.5, 0.5]}, "vision.image_mean"),
+        ("gemma3", {"vision.image_mean": [0.4, 0.5]}, "vision.image_mean"),
         ("gemma3", {"vision.block_count": 60_000}, "too few for 60000 layers"),
         ("gemma3", {"vision.block_count": 3}, "has no tensor 'v.blk.2.ln1.weight'"),
         ("gemma3", {"vision.block_count": 1}, "has what the encoder gemma3 does not"),
@@ -114,7 +115,7 @@ def test_refused(name: str, changes: dict[str, Any], reason: str, tmp_path: Path
         ("lfm2_vl", {"vision.projector.scale_factor": None}, "vision.projector.scale_factor"),
         ("mistral3", {"vision.spatial_merge_size": 1}, "has shape"),
         ("gemma4", {"vision.attention.head_count": 4}, "has shape"),
-        ("gemma4", {"vision.image_mean": [0.5, 0.5, 0.5]}, "vision.image_mean"),
+        ("gemma4", {"vision.image_std": [0.0, 0.5, 0.5]}, "vision.image_std"),
     ],
 )
 def test_refused_of_other_families(name: str, changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
@@ -122,6 +123,23 @@ def test_refused_of_other_families(name: str, changes: dict[str, Any], reason: s
     mmproj = write_mmproj(tmp_path / "encoder.gguf", name, golden(name), **changes)
     with pytest.raises(ModelError, match=reason):
         open_model(text, mmproj=mmproj)
+
+
+def test_norms_of_llama_4_by_either_name(tmp_path: Path) -> None:
+    """The table of the gguf package has two names for them, and published files the other one."""
+    text = write_text(tmp_path / "tiny.gguf", "llama4", golden("llama4"))
+    expected = loaded(open_model(text, mmproj=write_mmproj(tmp_path / "one.gguf", "llama4", golden("llama4"))))
+    other = write_mmproj(tmp_path / "other.gguf", "llama4", golden("llama4"), renamed=("attn_post_norm", "ln2"))
+    found = loaded(open_model(text, mmproj=other))
+    np.testing.assert_array_equal(np.asarray(found["vision.norm2"]), np.asarray(expected["vision.norm2"]))
+
+
+def test_other_colours_than_the_usual_ones(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "tiny.gguf", "gemma3", golden("gemma3"))
+    write_mmproj(tmp_path / "mmproj-tiny.gguf", "gemma3", golden("gemma3"), **{"vision.image_mean": [0.25, 0.5, 0.75]})
+    encoder = open_model(text).model.encoder
+    assert encoder is not None
+    assert encoder.colours == Colours(mean=(0.25, 0.5, 0.75), deviation=(0.5, 0.5, 0.5))
 
 
 def test_a_gemma_4_without_embeddings_by_layer_sees_both_ways(tmp_path: Path) -> None:

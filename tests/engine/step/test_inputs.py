@@ -220,3 +220,38 @@ def test_the_next_step_of_the_same_requests_has_the_page_table_of_the_last_until
     assert tables[0] is tables[1]
     assert (tables[1] != tables[2]).sum() == 1
     assert tables[2] is tables[3]
+
+
+def plan_of(requests: list[Request], start: int) -> StepPlan:
+    plan = StepPlan()
+    for request in requests:
+        plan.add(request, start=start, num_tokens=1, samples=True)
+    return plan
+
+
+@pytest.mark.parametrize("num_withdrawn", [0, 1, 3])
+def test_the_step_behind_a_burst_goes_on_where_the_last_computed_step_has_ended(num_withdrawn: int) -> None:
+    buffer = SequenceBuffer(NUM_SLOTS, max_model_len=8, max_pages_per_request=2)
+    requests = running_requests(buffer, 2)
+    builder = InputBuilder(buffer, ShapeTable(NUM_SLOTS, max_num_tiles=1))
+    first = plan_of(requests, start=1)
+    builder.build(first, num_ahead=3)
+    builder.withdraw(first, num_withdrawn)
+    last = 4 - num_withdrawn
+    next_one = builder.build(plan_of(requests, start=last + 1)).batch.rows[:2]
+    assert next_one[:, START].tolist() == [last + 1] * 2
+    assert next_one[:, TOKEN].tolist() == [FROM_DEVICE] * 2
+
+
+def test_a_step_behind_a_burst_that_goes_on_is_as_if_built_anew() -> None:
+    buffer = SequenceBuffer(NUM_SLOTS, max_model_len=8, max_pages_per_request=2)
+    requests = running_requests(buffer, 2)
+    table = ShapeTable(NUM_SLOTS, max_num_tiles=1)
+    builder = InputBuilder(buffer, table)
+    builder.build(plan_of(requests, start=1), num_ahead=1)
+    first = builder.build(plan_of(requests, start=3), num_ahead=2)
+    assert buffer.device_token_position[:2].tolist() == [6, 6]
+    buffer.device_token_position[:2] = 3
+    anew = build_inputs(plan_of(requests, start=3), buffer, table)
+    for mine, other in zip((*first.batch.arrays, *first.sampling), (*anew.batch.arrays, *anew.sampling), strict=True):
+        assert mine.tolist() == other.tolist()

@@ -297,6 +297,21 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False, **_PICTURE_TOKENS,
         },
     ),
+    "llava_next": (
+        "LlavaNextForConditionalGeneration",
+        {
+            "text_config": {
+                **_SIZES, "model_type": "granite", "embedding_multiplier": 3.0, "attention_multiplier": 0.125,
+                "residual_multiplier": 0.22, "logits_scaling": 0.5, "rope_parameters": _PLAIN,
+            },
+            "vision_config": {
+                "model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+                "num_attention_heads": 2, "image_size": 12, "patch_size": 4,
+            },
+            "vision_feature_layer": [-4, -2], "vision_feature_select_strategy": "full", "tie_word_embeddings": False,
+            "image_grid_pinpoints": [[12, 12], [12, 24], [24, 12], [24, 24], [12, 36]], "image_token_index": 252,
+        },
+    ),
     "mistral3": (
         "Mistral3ForConditionalGeneration",
         {
@@ -532,6 +547,9 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "arcee": ("ArceeForCausalLM", {**_LLAMA, "rope_parameters": _PLAIN}),
     "cohere": ("CohereForCausalLM", {**_SIZES, "logit_scale": 0.5, "rope_parameters": _PLAIN}),
+    "cohere_norms": (  # of each head of queries and keys
+        "CohereForCausalLM", {**_SIZES, "logit_scale": 0.5, "use_qk_norm": True, "rope_parameters": _PLAIN},
+    ),
     "cohere2": (
         "Cohere2ForCausalLM",
         {
@@ -550,6 +568,13 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "StableLmForCausalLM",
         {
             **_SIZES, "use_qkv_bias": True, "tie_word_embeddings": False,
+            "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.25},
+        },
+    ),
+    "stablelm_parallel": (  # with a norm of each head of queries and keys
+        "StableLmForCausalLM",
+        {
+            **_SIZES, "use_parallel_residual": True, "qk_layernorm": True, "tie_word_embeddings": False,
             "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.25},
         },
     ),
@@ -631,6 +656,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             **{key: value for key, value in _LLAMA.items() if key != "intermediate_size"}, "intermediate_size_mlp": 96,
             "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "use_qk_norm": True, "tie_word_embeddings": False,
+        },
+    ),
+    "qwen": (
+        "QWenLMHeadModel",
+        {
+            **{key: value for key, value in _SIZES.items() if key != "num_key_value_heads"}, "intermediate_size": 192,
+            "kv_channels": 32, "seq_length": 512, "rotary_emb_base": 5000, "rotary_pct": 1.0, "use_dynamic_ntk": True,
+            "use_logn_attn": True, "layer_norm_epsilon": 1e-6, "no_bias": True, "tie_word_embeddings": False,
         },
     ),
     "nanbeige": (

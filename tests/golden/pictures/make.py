@@ -37,6 +37,11 @@ from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProc
 from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.llama4.image_processing_llama4 import Llama4ImageProcessor
 from transformers.models.llama4.processing_llama4 import Llama4Processor
+from transformers.models.llava_next.image_processing_pil_llava_next import (
+    LlavaNextImageProcessorPil,
+    select_best_resolution,
+)
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
@@ -52,11 +57,14 @@ from tests.golden.pictures.tiny_folder import write_tiny_folder
 from tests.golden.pictures.tiny_pictures import (
     FRAMES_A_SECOND,
     GRIDS,
+    MAPS,
     ODD_SIZES,
     VIDEOS,
     tiny_patches,
     tiny_picture,
+    tiny_tiles,
     tiny_video,
+    tokens_of_map,
     waves,
 )
 
@@ -170,6 +178,18 @@ def inputs_of_lfm2(model: Any, names: list[str], ids: torch.Tensor) -> dict[str,
     }
 
 
+def inputs_of_llava_next(model: Any, names: list[str], ids: torch.Tensor) -> dict[str, Any]:
+    """Maps of tiles, as many of each picture."""
+    size = model.config.vision_config.image_size
+    tiles = [tiny_tiles(name, size) for name in names]
+    values = np.zeros((len(names), max(map(len, tiles)), 3, size, size), np.float32)
+    for at, pixels in enumerate(tiles):
+        colours = (pixels.astype(np.float32) / 255 - np.array(CLIP_MEAN, np.float32)) / np.array(CLIP_STD, np.float32)
+        values[at, : len(pixels)] = colours.transpose(0, 3, 1, 2)
+    sizes = torch.tensor([MAPS[name][0] for name in names])
+    return {"pixel_values": torch.from_numpy(values), "image_sizes": sizes}
+
+
 def text_with_axes(config: str, sections: list[int]) -> dict[str, Any]:
     """The fields of a text model of configs.py, with so many pairs of features for each axis of M-RoPE."""
     text = CONFIGS[config][1]["text_config"]
@@ -223,6 +243,7 @@ FAMILIES = {
         lambda model, names, ids: {"pixel_values": square_pixels(model, names)},
     ),
     "internvl": Family("internvl", {}, {}, 252, lambda name: 4, inputs_of_internvl),
+    "llava_next": Family("llava_next", {}, {}, 252, lambda name: tokens_of_map(name, 3), inputs_of_llava_next),
     "lfm2_vl": Family("lfm2_vl", {}, {}, 252, squares_of, inputs_of_lfm2),
     "qwen3_vl_moe": Family("qwen3_vl_moe", {}, {}, 250, squares_of, inputs_of_qwen),
     "qwen3_5": Family(
@@ -555,6 +576,33 @@ def make_llama4_tiles() -> None:
     print(f"llama4_tiles: {[entry['grid'] for entry in entries]}")
 
 
+def make_llava_next_tiles() -> None:
+    """Makes the file of LLaVA-NeXT's image processor: tiles of pictures of odd sizes, and their tokens."""
+    pinpoints = [[16, 16], [16, 32], [32, 16], [32, 32], [16, 128], [128, 16], [48, 32]]
+    tokens = object.__new__(LlavaNextProcessor)  # only its methods that need no tokenizer are called
+    tokens.patch_size, tokens.num_additional_image_tokens = 4, 0
+    sizes = {"height": 16, "width": 16}
+    processor = tokens.image_processor = LlavaNextImageProcessorPil(
+        size=sizes, crop_size=sizes, image_grid_pinpoints=pinpoints, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    )
+    entries = []
+    for width, height in ODD_SIZES:
+        made = processor([Image.fromarray(waves(width, height))], return_tensors="np")
+        pixels = np.rint((made["pixel_values"][0].transpose(0, 2, 3, 1) + 1) * 127.5).astype(np.uint8)
+        grid = [each // 16 for each in select_best_resolution([height, width], pinpoints)]
+        entries.append(
+            {
+                "size": [width, height],
+                "tiles": grid,
+                "num_tokens": tokens._get_number_of_features(height, width, 16, 16),
+                "pixels": base64.b64encode(zlib.compress(pixels.tobytes(), 9)).decode(),
+            }
+        )
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    (HERE / "llava_next_tiles.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"llava_next_tiles: {[(entry['tiles'], entry['num_tokens']) for entry in entries]}")
+
+
 def make_lfm2_sizes() -> None:
     """Makes the file of LFM2-VL's image processor, which resizes by torchvision: pictures and their texts."""
     # Only its methods that need no tokenizer are called.
@@ -629,7 +677,7 @@ OTHERS = {
     "qwen_videos": make_video_sizes,
     "smolvlm_tiles": make_tiles, "qwen_sizes": make_sizes, "gemma3_crops": make_crops,
     "gemma4_sizes": make_gemma4_sizes, "pixtral_sizes": make_pixtral_sizes, "internvl_tiles": make_internvl_tiles,
-    "lfm2_sizes": make_lfm2_sizes, "llama4_tiles": make_llama4_tiles,
+    "lfm2_sizes": make_lfm2_sizes, "llama4_tiles": make_llama4_tiles, "llava_next_tiles": make_llava_next_tiles,
     **{f"{name}_videos": partial(make_videos, name) for name in ("qwen2_5_vl", "qwen3_vl", "qwen3_5")},
 }  # fmt: skip
 

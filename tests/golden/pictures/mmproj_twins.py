@@ -27,7 +27,11 @@ TOKENS = {
     "internvl": {252: "<IMG_CONTEXT>", 253: "<img>", 254: "</img>"},
     "lfm2_vl": {252: "<image>", 253: "<|image_start|>", 254: "<|image_end|>", 255: "<|img_thumbnail|>"},
     "gemma4": {250: "<|image|>", 253: "<|image>", 254: "<image|>"},
-}
+    "llama4": {
+        249: "<|tile_x_separator|>", 250: "<|tile_y_separator|>", 251: "<|image|>", 252: "<|patch|>",
+        253: "<|image_start|>", 254: "<|image_end|>",
+    },
+}  # fmt: skip
 KINDS = {
     "gemma3": "gemma3",
     "smolvlm": "idefics3",
@@ -40,6 +44,7 @@ KINDS = {
     "internvl": "internvl",
     "lfm2_vl": "lfm2",
     "gemma4": "gemma4v",
+    "llama4": "llama4",
 }
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 COLOURS = {
@@ -48,7 +53,7 @@ COLOURS = {
 }  # fmt: skip
 PREFIXES = (
     "vision_tower.", "multi_modal_projector.", "model.vision_model.", "model.connector.", "model.visual.", "visual.",
-    "model.vision_tower.", "model.multi_modal_projector.", "model.embed_vision.",
+    "model.vision_tower.", "model.multi_modal_projector.", "model.embed_vision.", "vision_model.",
 )  # fmt: skip
 
 
@@ -69,9 +74,13 @@ def write_text(path: Path, name: str, golden: Mapping[str, Any]) -> Path:
 
 def write_mmproj(
     path: Path, name: str, golden: Mapping[str, Any], kind: GGMLQuantizationType = GGMLQuantizationType.F32,
-    **changes: Any,
+    *, renamed: tuple[str, str] = ("", ""), **changes: Any,
 ) -> Path:  # fmt: skip
-    """The encoder. `changes` are fields by their keys behind `clip.` that are written otherwise; None: not at all."""
+    """The encoder.
+
+    `changes` are fields by their keys behind `clip.` that are written otherwise; None: not at all. `renamed` is a part
+    of the names of tensors, and what is written in its place.
+    """
     config = golden["config"]
     fields = {**_fields(name, config), **changes}
     writer = GGUFWriter(path, "clip")
@@ -88,6 +97,7 @@ def write_mmproj(
             case list():
                 writer.add_array(f"clip.{key}", value)
     for tensor, values in _tensors(name, golden).items():
+        tensor = tensor.replace(*renamed)
         if kind is GGMLQuantizationType.Q8_0 and (values.ndim != 2 or values.shape[1] % 32):
             writer.add_tensor(tensor, values)
         elif kind is GGMLQuantizationType.F32 or values.ndim == 1:
@@ -138,6 +148,8 @@ def _fields(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
             fields |= {"vision.preproc_min_tiles": 1, "vision.preproc_max_tiles": 12}
         case "lfm2_vl":
             fields["vision.projector.scale_factor"] = config["downsample_factor"]
+        case "llama4":
+            fields["vision.projector.scale_factor"] = int(1 / vision["pixel_shuffle_ratio"])
         case "gemma4":
             del fields["use_gelu"]
         case "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe":
@@ -210,6 +222,13 @@ def _of_lfm2(key: str, values: np.ndarray, vision: Mapping[str, Any]) -> tuple[s
     return key, _as_convolution(values, vision["patch_size"]) if "patch_embedding.weight" in key else values
 
 
+def _of_llama4(key: str, values: np.ndarray, vision: Mapping[str, Any]) -> tuple[str, np.ndarray]:
+    """A suffix for the positions, and the name of one product for the projector."""
+    if "multi_modal_projector" in key:
+        return "model.connector.modality_projection.proj.weight", values
+    return (f"{key}.weight" if "positional_embedding" in key else key), values
+
+
 def _of_gemma4(key: str, values: np.ndarray, vision: Mapping[str, Any]) -> tuple[str, np.ndarray]:
     """The same, and bounds as vectors."""
     key = key.replace("model.vision_tower.encoder.", "vision_model.model.").replace(".linear.weight", ".weight")
@@ -224,7 +243,13 @@ def _as_convolution(values: np.ndarray, patch: int) -> np.ndarray:
     return values.reshape(len(values), patch, patch, 3).transpose(0, 3, 1, 2)
 
 
-CONVERTED = {"mistral3": _of_pixtral, "internvl": _of_internvl, "lfm2_vl": _of_lfm2, "gemma4": _of_gemma4}
+CONVERTED = {
+    "mistral3": _of_pixtral,
+    "internvl": _of_internvl,
+    "lfm2_vl": _of_lfm2,
+    "gemma4": _of_gemma4,
+    "llama4": _of_llama4,
+}
 
 
 def _of_merger(key: str) -> str:

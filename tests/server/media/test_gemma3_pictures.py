@@ -66,10 +66,10 @@ def test_crops_are_made_only_where_they_are_wanted(tmp_path: Path) -> None:
     assert [len(decoded(each, 97, 33).tiles) for each in (form, wanted)] == [1, 4]
     assert len(decoded(wanted, 97, 33, "low").tiles) == 1
     assert (form.max_tokens, wanted.max_tokens) == (3, 15)
-    of_folder = read(tmp_path, {"do_pan_and_scan": True, "pan_and_scan_max_num_crops": 2, "image_mean": None})
-    assert of_folder.max_tokens == 9
-    assert isinstance(of_folder.with_switches({"do_pan_and_scan": False}).sizing_of("auto"), Tiling)
-    assert of_folder.with_switches({"do_pan_and_scan": None}) == of_folder
+    # As transformers' Gemma3Processor, which sets them for each call.
+    assert read(tmp_path, {"do_pan_and_scan": True, "pan_and_scan_max_num_crops": 2, "image_mean": None}) == form
+    assert isinstance(wanted.with_switches({"do_pan_and_scan": False}).sizing_of("auto"), Tiling)
+    assert wanted.with_switches({"do_pan_and_scan": None}) == wanted
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,9 @@ def test_wrong_switches_are_refused_by_name(tmp_path: Path, switches: dict[str, 
         read(tmp_path).with_switches(switches)
 
 
-def test_wrong_settings_of_a_folder_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="pan_and_scan_max_num_crops"):
-        read(tmp_path, {"pan_and_scan_max_num_crops": 17})
+@pytest.mark.parametrize(
+    "changes", [{"size": {"height": 16, "width": 8}}, {"do_resize": False}, {"image_std": [0, 1, 1]}]
+)
+def test_other_settings_are_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=next(iter(changes))):
+        read(tmp_path, changes)

@@ -74,7 +74,7 @@ def test_settings_of_processors_as_before_and_since_transformers_5(tmp_path: Pat
         ({"size": {"longest_edge": 512}}, "size .* at most 16 tiles"),
         ({"size": {"height": 16, "width": 16}}, "lacks longest_edge"),
         ({"do_resize": False}, "do_resize"),
-        ({"image_std": [1, 1, 1]}, "image_std"),
+        ({"image_std": [1, 1]}, "image_std"),
     ],
 )
 def test_other_settings_are_refused_by_name(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

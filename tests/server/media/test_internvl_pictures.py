@@ -103,7 +103,7 @@ def test_wrong_switches_are_refused_by_name(tmp_path: Path, switches: dict[str, 
         {"max_patches": 0},
         {"min_patches": 4, "max_patches": 3},
         {"do_resize": False},
-        {"image_mean": [1, 1, 1]},
+        {"image_mean": [1, 1]},
     ],
 )
 def test_other_settings_are_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:

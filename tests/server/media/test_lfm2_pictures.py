@@ -110,7 +110,7 @@ def test_wrong_switches_are_refused_by_name(tmp_path: Path, switches: dict[str, 
         {"min_tiles": 5, "max_tiles": 4},
         {"min_image_tokens": 21},
         {"do_resize": False},
-        {"image_mean": [1, 1, 1]},
+        {"image_mean": [1, 1]},
     ],
 )
 def test_other_settings_are_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:

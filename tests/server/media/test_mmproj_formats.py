@@ -19,6 +19,7 @@ FAMILIES = {
     "gemma4": ANY_SIZE,
     "internvl": PictureInput(16, 16, 4, 32, 4),
     "lfm2_vl": ANY_SIZE,
+    "llama4": PictureInput(16, 16, 4, 32, 4),
     "mistral3": ANY_SIZE,
     "qwen3_5": ANY_SIZE,
     "qwen3_vl_moe": ANY_SIZE,

@@ -31,8 +31,8 @@ PROCESSOR = {
 }  # fmt: skip
 
 
-def read(folder: Path, processor: dict[str, Any], *, max_tokens: int = 4096) -> PictureFormat:
-    config = {"model_type": "mistral3", "image_token_index": 0, "vision_config": {"patch_size": 4}}
+def read(folder: Path, processor: dict[str, Any], *, max_tokens: int = 4096, **changes: Any) -> PictureFormat:
+    config = {"model_type": "mistral3", "image_token_index": 0, "vision_config": {"patch_size": 4}, **changes}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
     return read_picture_format(folder, PictureInput(0, 0, 64, 64, max_tokens), ("[IMG]",).__getitem__)
@@ -98,9 +98,26 @@ def test_wrong_switches_are_refused_by_name(tmp_path: Path, switches: dict[str, 
         {"size": {"longest_edge": 0}},
         {"size": {"height": 9, "width": 9}},
         {"do_resize": False},
-        {"image_mean": [1, 1, 1]},
+        {"image_mean": [1, 1]},
     ],
 )
 def test_other_settings_are_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=next(iter(changes)) + "|longest_edge"):
         read(tmp_path, {**PROCESSOR, **changes})
+
+
+def test_the_sizes_of_texts_hold(tmp_path: Path) -> None:
+    """Those of the image processor are left at their defaults where another file states them."""
+    processor = {**PROCESSOR, "patch_size": {"height": 16, "width": 16}}
+    with pytest.raises(ModelError, match="patch_size"):
+        read(tmp_path, processor)
+    (tmp_path / "processor_config.json").write_text('{"patch_size": 4, "spatial_merge_size": 2}', encoding="utf-8")
+    assert read(tmp_path, processor).max_tokens == read(tmp_path, PROCESSOR).max_tokens
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 30), (30, 1)])
+def test_a_token_for_each_patch(size: tuple[int, int], tmp_path: Path) -> None:
+    """Where squares are of one patch, those of a picture of one row or one column would be its pixels as they lie."""
+    (tile,) = decoded(read(tmp_path, PROCESSOR, spatial_merge_size=1), *size).tiles
+    assert tile.num_tokens == -(-size[0] // 4) * -(-size[1] // 4)
+    assert tile.pixels.flags.c_contiguous

@@ -89,7 +89,7 @@ def test_settings_by_both_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"patch_size": 5}, {"merge_size": 4}, {"do_resize": False}, {"image_mean": [0, 0, 0]}]
+    "changes", [{"patch_size": 5}, {"merge_size": 4}, {"do_resize": False}, {"image_std": [0, 1, 1]}]
 )
 def test_other_settings_are_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=next(iter(changes))):

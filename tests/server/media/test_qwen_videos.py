@@ -27,12 +27,12 @@ GOLDEN: list[dict[str, Any]] = json.loads(
 VIDEO_SIZES = {"qwen3_vl": (4 * 64, 60 * 64), "qwen2_5_vl": (4 * 64, 12 * 64)}
 
 
-def read(folder: Path, kind: str, *, most: int = 64, rate: int = 4) -> QwenPictures:
+def read(folder: Path, kind: str, *, most: int = 64, rate: int = 4, **changes: Any) -> QwenPictures:
     vision = {"patch_size": 4, "spatial_merge_size": 2, "tokens_per_second": rate}
     config = {"model_type": kind, "image_token_id": 0, "video_token_id": 1, "vision_config": vision}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     least, largest = VIDEO_SIZES[kind]
-    processor = {"size": {"shortest_edge": least, "longest_edge": largest}}
+    processor = {"size": {"shortest_edge": least, "longest_edge": largest}, **changes}
     (folder / "video_preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
     made = read_picture_format(folder, PictureInput(0, 0, 4, most, 64, num_frames=2), ("!", "#").__getitem__)
     assert isinstance(made, QwenPictures)
@@ -114,3 +114,15 @@ def test_frames_of_different_shapes_are_refused(tmp_path: Path) -> None:
     mixed = [*frames(form, 30, 20, 2), *frames(form, 20, 30, 2)]
     with pytest.raises(ValueError, match="frames of different shapes: the first one and that with the index 2"):
         form.decoded_video(mixed, video(4))
+
+
+def test_videos_of_other_colours_than_pictures_are_not_taken(tmp_path: Path) -> None:
+    """The encoder takes one kind, that of pictures."""
+    colours = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(colours), encoding="utf-8")
+    assert read(tmp_path, "qwen3_vl").takes_videos  # those of videos are not stated
+    (tmp_path / "preprocessor_config.json").write_text("{}", encoding="utf-8")
+    assert read(tmp_path, "qwen3_vl", image_mean=[0.4, 0.5, 0.5]).takes_videos
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(colours), encoding="utf-8")
+    assert not read(tmp_path, "qwen3_vl", **{**colours, "image_mean": [0.4, 0.5, 0.5]}).takes_videos
+    assert read(tmp_path, "qwen3_vl", **colours).takes_videos

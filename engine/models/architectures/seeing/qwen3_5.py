@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from engine.models.architectures.seeing.mrope import read_axes, read_mrope_of_gguf
 from engine.models.architectures.seeing.seeing_decoder import SeeingDecoder, text_prefix
-from engine.models.encoders.qwen3_vision import Qwen3Vision
+from engine.models.encoders.qwen.qwen3_vision import Qwen3Vision
 from engine.models.parts import folder_config
 from engine.models.parts.hybrids.delta_config import DeltaConfig, read_folder, read_gguf
 from engine.models.parts.hybrids.delta_decoder import DeltaDecoder

@@ -8,7 +8,7 @@ from typing import Any, Self
 from engine.models.architectures.qwen3 import Qwen3
 from engine.models.architectures.seeing.mrope import read_mrope, read_mrope_of_gguf
 from engine.models.architectures.seeing.seeing_decoder import SeeingDecoder, text_of, text_prefix
-from engine.models.encoders.qwen3_vision import Qwen3Vision
+from engine.models.encoders.qwen.qwen3_vision import Qwen3Vision
 from engine.models.parts import folder_config, gguf_config
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile

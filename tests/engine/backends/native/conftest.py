@@ -14,7 +14,7 @@ from tests.native_variants import loaded, variants_to_test
 from tests.thoroughness import IS_FULL
 
 # Modules whose kernels know no matrix unit. The variants that differ in it alone would run the same code once more.
-_WITHOUT_MATRICES = ("test_argmax", "test_packer", "test_sampler")
+_WITHOUT_MATRICES = ("test_argmax", "test_bursts", "test_packer", "test_sampler")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

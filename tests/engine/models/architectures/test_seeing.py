@@ -202,6 +202,34 @@ def test_wrong_fields_are_refused_by_name(name: str, changes: dict[str, Any], wo
         read(name, {**config, **changes, **tables}, names)
 
 
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl", "qwen3_5", "gemma4", "mistral3", "llama4"])
+def test_the_base_of_the_rotation_of_patches_is_what_the_folder_says(name: str) -> None:
+    config, names = golden(name)
+    model = next(each.model for each in ARCHITECTURES if [each.transformers_name] == config["architectures"])
+
+    def theta(rotation: dict[str, Any]) -> float:
+        vision = {key: value for key, value in config["vision_config"].items() if not key.startswith("rope_")}
+        changed = JsonFile(Path("config.json"), {**config, "vision_config": {**vision, **rotation}})
+        encoder: Any = model.from_folder(changed, names).encoder
+        return float(encoder.theta)
+
+    usual = 100.0 if name == "gemma4" else 10_000.0
+    assert theta({}) == usual
+    assert theta({"rope_parameters": {"rope_type": "axial", "rope_theta": 500.0}}) == 500.0
+    assert theta({"rope_theta": 700.0}) == 700.0
+    with pytest.raises(ModelError, match="rope_type"):
+        theta({"rope_parameters": {"rope_type": "yarn", "rope_theta": 500.0}})
+
+
+def test_layers_of_deep_stack_are_named_in_their_order() -> None:
+    config, names = golden("qwen3_vl")
+    model = next(each.model for each in ARCHITECTURES if [each.transformers_name] == config["architectures"])
+    for layers in ([1, 0], [1, 1]):
+        vision = config["vision_config"] | {"deepstack_visual_indexes": layers}
+        with pytest.raises(ModelError, match="deepstack_visual_indexes"):
+            model.from_folder(JsonFile(Path("config.json"), config | {"vision_config": vision}), names)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_another_type_is_refused(name: str) -> None:
     """By the type the server would find another way to take pictures, which the encoder cannot read."""

@@ -12,14 +12,13 @@ import jax.numpy as jnp
 
 from engine.backends.base.operands import Activation, Norm
 from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves, norm_leaves
-from engine.models.encoders.qwen_vision import FIRST, QwenVision
+from engine.models.encoders.qwen.qwen_vision import FIRST, QwenVision
 from engine.models.encoders.siglip import layer_norm
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
 
 _EPSILON = 1e-6
-_HALVES = (0.5, 0.5, 0.5)
 # Where config.json says nothing; source: transformers' Qwen3VLVisionConfig.
 _DEFAULTS: dict[str, Any] = {
     "depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "patch_size": 16,
@@ -34,9 +33,6 @@ class Qwen3Vision(QwenVision):
 
     num_places_a_side: int  # of the learned grid of positions, which is stretched over the picture
     deep_layers: tuple[int, ...]  # those whose outputs the text model gets beside that of the last one
-
-    colour_mean = _HALVES
-    colour_deviation = _HALVES
 
     @classmethod
     def read(
@@ -58,6 +54,8 @@ class Qwen3Vision(QwenVision):
         deep, depth = vision.value("deepstack_visual_indexes") if has_deep else [], fields["num_layers"]
         if not isinstance(deep, list) or any(not isinstance(each, int) or not 0 <= each < depth for each in deep):
             raise vision.error("deepstack_visual_indexes", f"it must be a list of integers from 0 to {depth - 1}")
+        if deep != sorted(set(deep)):
+            raise vision.error("deepstack_visual_indexes", "its layers must be different ones, the first one first")
         return cls(**fields, num_places_a_side=side, deep_layers=tuple(deep))
 
     @property

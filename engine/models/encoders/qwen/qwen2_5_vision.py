@@ -14,7 +14,8 @@ from engine.backends.base.operands import Activation
 from engine.interface.types import CLIP_MEAN, CLIP_STD
 from engine.models.encoders.layer_products import LayerProducts, biased_leaves, vector_leaf
 from engine.models.encoders.patch_vision import rms_norm
-from engine.models.encoders.qwen_vision import MOST, QwenVision
+from engine.models.encoders.qwen.qwen_vision import MOST, QwenVision
+from engine.models.encoders.vision_encoder import Colours
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
@@ -34,8 +35,7 @@ class Qwen25Vision(QwenVision):
     window_size: int  # squares on a side of a window
     full_layers: tuple[int, ...]  # those whose patches attend to all
 
-    colour_mean = CLIP_MEAN
-    colour_deviation = CLIP_STD
+    usual_colours = Colours(CLIP_MEAN, CLIP_STD)
 
     @classmethod
     def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> Qwen25Vision | None:

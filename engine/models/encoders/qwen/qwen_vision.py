@@ -12,8 +12,9 @@ import numpy as np
 
 from engine.backends.base.patches import patches
 from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves
-from engine.models.encoders.patch_vision import BLOCK, PatchVision
+from engine.models.encoders.patch_vision import BLOCK, PatchVision, read_theta
 from engine.models.encoders.picture_tensors import prefixes_of
+from engine.models.encoders.vision_encoder import Colours
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
@@ -21,7 +22,6 @@ from engine.weights.leaf import Leaf
 FIRST = "patch_embed.proj.weight"  # the first tensor of the encoder
 MOST = 1 << 16  # of any size
 _THETA = 10_000.0
-_COLOURS = 255
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class QwenVision(PatchVision):
     """Patches that are rotated by their rows and columns, and of which each square is one product."""
 
     num_frames: int  # pictures of a video that one patch covers; a picture is taken as so many equal ones
+    theta: float
 
-    largest = (128, 512, 2048)
+    largest = (128, 512, 2048, 4096)
     uses_mrope: ClassVar[bool] = True
-    colour_mean: ClassVar[tuple[float, ...]]  # of colours between 0 and 1
-    colour_deviation: ClassVar[tuple[float, ...]]
+    usual_colours: ClassVar[Colours] = Colours()
 
     @classmethod
     def read_sizes(
@@ -67,6 +67,7 @@ class QwenVision(PatchVision):
             "height": 0, "width": 0, "num_tokens": BLOCK, "num_layers": depth, "hidden_size": hidden_size,
             "sees_both_ways": False, "prefix": prefixes[0], "inner_size": inner, "intermediate_size": feeding,
             "num_heads": heads, "patch_size": patch, "num_frames": frames, "merge_size": merge,
+            "theta": read_theta(vision, _THETA), "colours": Colours.read(config, cls.usual_colours),
         }  # fmt: skip
         return vision, fields
 
@@ -96,8 +97,7 @@ class QwenVision(PatchVision):
 
     def patches(self, params: Params, pixels: jax.Array) -> jax.Array:
         """The products of patches and their matrix."""
-        mean, deviation = (np.array(each, np.float32) for each in (self.colour_mean, self.colour_deviation))
-        colours = ((pixels.astype(jnp.float32) / _COLOURS) - mean) / deviation
+        colours = self.colours.normalized(pixels)
         # A leaf is the tensor [inner, colour, frame, row, column] with all axes reversed.
         weights = params[f"{PREFIX}patch"][0].transpose(2, 1, 0, 3, 4)
         products: jax.Array = colours.reshape(len(pixels), -1) @ weights.reshape(-1, self.inner_size)
@@ -106,7 +106,7 @@ class QwenVision(PatchVision):
     def angles(self, row: jax.Array, column: jax.Array) -> jax.Array:
         """By which the pairs of features of queries and keys are rotated: half of them by rows, half by columns."""
         size = self.inner_size // self.num_heads
-        inverse = 1.0 / _THETA ** (np.arange(0, size // 2, 2, dtype=np.float32) / (size // 2))
+        inverse = 1.0 / self.theta ** (np.arange(0, size // 2, 2, dtype=np.float32) / (size // 2))
         return jnp.concatenate([each[:, None].astype(jnp.float32) * inverse for each in (row, column)], axis=-1)
 
     def tokens(self, products: LayerProducts, num_patches: int, grid: jax.Array) -> LayerProducts:

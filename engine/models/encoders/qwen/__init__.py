@@ -1,0 +1,1 @@
+"""Encoders of the pictures and videos of Qwen's models."""
