@@ -122,6 +122,8 @@ def _open_folder(path: Path, *, language_model_only: bool) -> OpenModel:
     if processor is not None:
         config = config.with_values(stated_colours(processor))
     model = architecture.model.from_folder(config, names)
+    if config.flag("is_causal") is False and not model.is_encoder:
+        raise config.error("is_causal", "attention to what comes later is not served of this architecture")
     lacks_encoder = not has_pictures and model.encoder is None and config.table("vision_config") is not None
     projections, modules = projections_of_folder(folder, model.config.hidden_size)
     num_labels = read_num_labels(folder.config) if has_head else 0
@@ -154,6 +156,8 @@ def _open_gguf(path: Path, mmproj: Path | None, *, language_model_only: bool) ->
     text = GGUFTensors(path)
     architecture = architecture_of_gguf(text)
     model = architecture.model.from_gguf(text)
+    if text.fields.value("attention.causal") is False and not model.is_encoder:
+        raise text.fields.error("attention.causal", "attention to what comes later is not served of this architecture")
     vision = None if language_model_only else find_vision_file(path, text, model, mmproj)
     projections, head = projections_of_gguf(text), None if model.is_encoder else head_of_gguf(text)
     if head is not None:
