@@ -72,6 +72,11 @@ class ModelConfig:
         return False
 
     @property
+    def norms_heads_outside_attention(self) -> bool:
+        """Whether heads of queries and keys are normed with weights of each head, which no device has in part."""
+        return False
+
+    @property
     def num_paged_layers(self) -> int:
         """Layers with keys and values in pages."""
         return self.num_layers

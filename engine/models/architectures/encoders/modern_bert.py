@@ -83,13 +83,13 @@ class ModernBert(Encoder):
     ) -> tuple[jax.Array, KVPages]:
         """As `Model.forward`; the hidden states are normalised."""
         config, products = self.config, backends.products
-        constants = self._attention_constants(layout)
-        mlp_norm = self._norm_of(params, "mlp_norm")
+        constants = self.attention_constants(layout)
+        mlp_norm = self.norm_of(params, "mlp_norm")
 
         def layer(index: jax.Array, carry: Carry, *, is_first: bool) -> Carry:
             x, kv = carry
             # The first layer reads what is normed already.
-            read = x if is_first else products.norm(x, self._norm_of(params, "attention_norm"), index - 1, layout)
+            read = x if is_first else products.norm(x, self.norm_of(params, "attention_norm"), index - 1, layout)
             qkv = products.norm_product(read, None, params["qkv"], index, layout)
             attended, kv = backends.attention(qkv, kv, index, layout, constants)
             x = products.add_product(x, attended, params["attention_output"], index, layout)
@@ -99,11 +99,11 @@ class ModernBert(Encoder):
             return products.add_product(x, inner, params["down"], index, layout), kv
 
         words = products.embed(params["embedding"], tokens, layout)
-        x = products.norm(words, self._norm_of(params, "embedding_norm"), jnp.int32(0), layout)
+        x = products.norm(words, self.norm_of(params, "embedding_norm"), jnp.int32(0), layout)
         x, kv = run_layers(partial(layer, is_first=True), 1, x, kv)
         if config.num_layers > 1:
             x, kv = run_layers(partial(layer, is_first=False), config.num_layers - 1, x, kv, first=1)
-        return products.norm(x, self._norm_of(params, "output_norm"), jnp.int32(0), layout), kv
+        return products.norm(x, self.norm_of(params, "output_norm"), jnp.int32(0), layout), kv
 
     def _weights(
         self, leaf: str, names: Names, *, is_per_layer: bool = True, layers: tuple[int, ...] | None = None
