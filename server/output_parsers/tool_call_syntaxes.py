@@ -25,7 +25,7 @@ from server.output_parsers.families.json_formats import (
 )
 from server.output_parsers.families.kimi import KIMI
 from server.output_parsers.families.lfm2 import LFM2
-from server.output_parsers.families.pythonic_calls import PYTHONIC
+from server.output_parsers.families.pythonic_calls import OLMO3, PYTHONIC
 from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX, SEED_OSS
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 
@@ -55,6 +55,7 @@ TOOL_CALL_SYNTAXES: tuple[ToolCallSyntax, ...] = (
     APERTUS,
     LFM2,
     HUNYUAN,
+    OLMO3,
     HERMES,
     MISTRAL,
     LLAMA,
