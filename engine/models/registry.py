@@ -173,12 +173,19 @@ def names_in_gguf(architecture: Architecture) -> tuple[str, ...]:
 _WITH_HEAD = {"bert": "xlm-roberta-rerank", "modern-bert": "modern-bert-rerank"}
 
 
-_CAUSAL, _LABELS = "ForCausalLM", "ForSequenceClassification"  # how names end in transformers
+# How names end in transformers: with the matrix that makes logits, with a head for labels, and with neither.
+_CAUSAL, _LABELS, _BASE = "ForCausalLM", "ForSequenceClassification", "Model"
 
 
 def has_head_of_labels(architecture: Architecture) -> bool:
     """Whether a decoder has a head for labels in the place of the matrix that makes logits."""
     return architecture.transformers_name.endswith(_LABELS) and not architecture.model.is_encoder
+
+
+def is_headless(architecture: Architecture) -> bool:
+    """Whether a decoder has no matrix that makes logits, so that its texts become embeddings alone."""
+    whole = architecture.transformers_name.removesuffix(_BASE) + _CAUSAL
+    return any(whole == each.transformers_name for each in ARCHITECTURES)
 
 
 def architecture_of_folder(folder: ModelFolder) -> Architecture:
@@ -188,10 +195,13 @@ def architecture_of_folder(folder: ModelFolder) -> Architecture:
         if names == [architecture.transformers_name]:
             return architecture
     for architecture in ARCHITECTURES:
-        # A decoder with a head for labels has the class of its name.
-        name = architecture.transformers_name.replace(_CAUSAL, _LABELS)
-        if names == [name] and not architecture.model.is_encoder and name.endswith(_LABELS):
-            return architecture._replace(transformers_name=name)
+        # A decoder with a head for labels, or with none, has the class of its name.
+        if not architecture.transformers_name.endswith(_CAUSAL):
+            continue
+        for ending in (_LABELS, _BASE):
+            name = architecture.transformers_name.replace(_CAUSAL, ending)
+            if names == [name]:
+                return architecture._replace(transformers_name=name)
     served = ", ".join(f'["{architecture.transformers_name}"]' for architecture in ARCHITECTURES)
     raise folder.config.error("architectures", f"this version serves {served}")
 

@@ -398,6 +398,8 @@ def test_dense_layers_of_a_gguf_file(tmp_path: Path) -> None:
         ({"out_features": 1 << 20}, "out_features"),
         ({"activation_function": "torch.nn.ReLU"}, "activation_function"),
         ({"bias": False}, "linear.bias"),
+        ({"use_residual": True}, "use_residual"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name"),
     ],
 )
 def test_dense_layers_that_are_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
@@ -408,6 +410,21 @@ def test_dense_layers_that_are_refused(tmp_path: Path, change: dict[str, Any], w
     path.write_text(json.dumps(json.loads(path.read_text()) | change), encoding="utf-8")
     with pytest.raises(ModelError, match=words):
         open_model(tmp_path)
+
+
+def test_a_dense_layer_with_tanh_does_not_follow_a_normalisation(tmp_path: Path) -> None:
+    zeros = np.zeros((96, 64), np.float32), np.zeros(96, np.float32), np.zeros((32, 96), np.float32)
+    write_dense(tmp_path, *zeros)
+    write_golden(tmp_path, GOLDENS["bert"])
+    path = tmp_path / "modules.json"
+    modules, normalize = json.loads(path.read_text()), {"path": "4_Normalize", "type": "models.Normalize"}
+    for at, is_refused in ((2, True), (3, False), (4, False)):  # before both layers, before the linear one, at the end
+        path.write_text(json.dumps([*modules[:at], normalize, *modules[at:]]), encoding="utf-8")
+        if is_refused:
+            with pytest.raises(ModelError, match="behind Normalize"):
+                open_model(tmp_path)
+        else:
+            assert len(open_model(tmp_path).config.projections) == 2
 
 
 def write_golden(path: Path, golden: dict[str, Any], changes: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -454,9 +471,11 @@ def test_a_configuration_as_nomic_published_it(folders: Path, tmp_path: Path) ->
         ("llama_embed", {"model_type": "llama"}, "model_type"),
         ("modern_bert", {"mlp_bias": True}, "mlp_bias"),
         ("modern_bert", {"layer_types": ["full_attention"]}, "layer_types"),
+        ("modern_bert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling"),
         ("modern_bert_classifier", {"classifier_pooling": "max"}, "classifier_pooling"),
         ("modern_bert_classifier", {"classifier_activation": "relu"}, "classifier_activation"),
         ("gemma_embedding", {"use_bidirectional_attention": False}, "use_bidirectional_attention"),
+        (DECODER, {"is_causal": False}, "is_causal"),
     ],
 )
 def test_what_is_not_served_is_refused_by_its_field(
