@@ -32,7 +32,7 @@ from engine.kv_events.publisher import KVEventPublisher
 from engine.kv_transfer.kv_offload import KVOffload, files_of
 from engine.loop import EngineLoop
 from engine.models.open_model import OpenModel, open_model
-from engine.models.registry import names_in_gguf
+from engine.models.registry import is_headless, names_in_gguf
 from engine.multihost.group import Group, open_group
 from engine.parallel.placement import Devices, choose_devices
 from engine.schedule.picture_cache import PictureCache
@@ -189,7 +189,7 @@ class Engine:
         if config.adapters is not None and targets:
             adapters = AdapterStacks(
                 targets, config.adapters, backends.weights, precision, names_in_gguf(opened.architecture),
-                devices.pairs,
+                devices.pairs, tensors=opened.tensors,
             )  # fmt: skip
             params, backends = adapters.attach(params), with_adapters(backends)
         model_info = ModelInfo(
@@ -211,6 +211,8 @@ class Engine:
             is_encoder=opened.model.is_encoder,
             num_labels=opened.model.num_labels,
             head_pooling=opened.model.head_pooling,
+            embedding_size=sizes.embedding_size,
+            is_headless=is_headless(opened.architecture),
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:

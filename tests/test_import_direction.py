@@ -48,6 +48,7 @@ ROOMS = (
     "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
     "engine.kv_transfer", "engine.peer_transport", "engine.kv_events", "engine.adapters",
     "engine.models", "engine.models.architectures.phi", "engine.models.architectures.mixtures",
+    "engine.models.architectures.head_norms",
     "engine.models.architectures.shared_experts",
     "engine.models.architectures.seeing", "engine.models.architectures.dense", "engine.models.architectures.gpt",
     "engine.models.architectures.encoders",

@@ -22,7 +22,9 @@ from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.operands import LowRankPairs
 from engine.interface.config import AdapterLimits
 from engine.interface.errors import ModelError, naming
+from engine.weights.host_memory import put_in_huge_pages
 from engine.weights.layout import Params, Precision, WeightsLayout
+from engine.weights.loader import LeafTensors
 
 _RANK_MULTIPLE = 16  # to which ranks are filled up, for the kernels
 
@@ -37,7 +39,7 @@ class AdapterStacks:
 
     def __init__(
         self, targets: Sequence[AdapterTarget], limits: AdapterLimits, weights: WeightsLayout, precision: Precision,
-        architectures: Sequence[str], placement: PairPlacement | None = None,
+        architectures: Sequence[str], placement: PairPlacement | None = None, *, tensors: LeafTensors | None = None,
     ) -> None:  # fmt: skip
         """Compiles a program for each shape of pairs, which writes one slot.
 
@@ -45,12 +47,13 @@ class AdapterStacks:
             weights: the layout of the weights beside which the pairs stand.
             architectures: names that the model's architecture may have in GGUF files.
             placement: where the pairs lie; by default on one device.
+            tensors: of the weights, whose formats may say the type of pairs.
         """
         self._architectures = architectures
         self._targets = targets
         self._limits = limits
         self._rank = padded_rank(limits.max_rank)
-        self._dtype = jnp.dtype(weights.pair_dtype(precision))
+        self._dtypes = pair_dtypes(targets, weights, precision, tensors)
         self._arranged = weights.arranged_pair
         self._placement = placement or PairPlacement()
         self._loaded: dict[int, AdapterWeights] = {}  # by slot
@@ -64,15 +67,20 @@ class AdapterStacks:
             adapter = open_adapter(path)
             adapter.check_architecture(self._architectures)
             weights = adapter.read(self._targets, self._limits.max_rank, self._rank)
-            with np.errstate(over="ignore"):
-                halves = [half.astype(self._dtype) for pair in weights.pairs.values() for half in pair[:2]]
-            if not all(np.isfinite(half).all() for half in halves):
-                raise ModelError(f"{path}: the adapter has numbers that are too large for {self._dtype}")
+            for name, pair in weights.pairs.items():
+                # Bytes have scales of float32.
+                dtype = self._dtypes[name] if self._dtypes[name] != "uint8" else "float32"
+                with np.errstate(over="ignore"):
+                    halves = [half.astype(jnp.dtype(dtype)) for half in pair[:2]]
+                if not all(np.isfinite(half).all() for half in halves):
+                    raise ModelError(f"{path}: the adapter has numbers that are too large for {dtype}")
             return weights
 
     def attach(self, params: Params) -> Params:
         """The parameter tree with pairs of zeros beside the weights; `write_all` writes those that are loaded."""
-        pairs: dict[str, LowRankPairs] = self._zeros(self._shapes)
+        pairs: dict[str, LowRankPairs] = jax.block_until_ready(self._zeros(self._shapes))
+        for stack in jax.tree.leaves(pairs):
+            _put_in_huge_pages(stack)
         return {**params, **{name: AdaptedMatrix(params[name], pair) for name, pair in pairs.items()}}
 
     def load(self, params: Params, slot: int, weights: AdapterWeights) -> Params:
@@ -97,7 +105,7 @@ class AdapterStacks:
             if not isinstance(stack, jax.Array):  # its shape, or a copy in the memory of the host
                 return params
             pair = weights.pairs.get(target.name) or self._nothing(target)
-            halves = self._arranged(*(half.astype(self._dtype, copy=False) for half in pair[:2]))
+            halves = self._arranged(pair.down, pair.up, self._dtypes[target.name])
             down, up = self._placement.halves(target, *halves)
             pairs = self._writes[target.name](matrix.pairs, np.int32(slot), down, up, np.int32(pair.rank))
             written[target.name] = AdaptedMatrix(matrix.base, pairs)
@@ -105,7 +113,7 @@ class AdapterStacks:
 
     def _nothing(self, target: AdapterTarget) -> LeafPair:
         """The pair of an adapter that does not change a leaf."""
-        down, up = (np.zeros(shape, self._dtype) for shape in self._halves_of(target))
+        down, up = (np.zeros(shape, np.float32) for shape in self._halves_of(target))
         return LeafPair(down, up, 0)
 
     def _halves_of(self, target: AdapterTarget) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -117,12 +125,21 @@ class AdapterStacks:
         slots = self._limits.num_slots
 
         def make() -> LowRankPairs:
-            halves = self._arranged(*(np.zeros(shape, self._dtype) for shape in self._halves_of(target)))
-            down, up = (jnp.zeros((slots, *half.shape), self._dtype) for half in halves)
+            nothing = self._nothing(target)
+            halves = self._arranged(nothing.down, nothing.up, self._dtypes[target.name])
+            down, up = (jnp.zeros((slots, *half.shape), half.dtype) for half in halves)
             return LowRankPairs(down, up, jnp.zeros(slots, jnp.int32), target.ends)
 
         shapes: LowRankPairs = jax.eval_shape(make)
         return self._placement.stacks(target, shapes)
+
+
+def pair_dtypes(
+    targets: Sequence[AdapterTarget], weights: WeightsLayout, precision: Precision, tensors: LeafTensors | None
+) -> dict[str, str]:
+    """The type of the pairs beside each leaf, by its name."""
+    leaves = {} if tensors is None else {leaf.name: tensors.of(leaf) for leaf in tensors.leaves if leaf.is_per_layer}
+    return {target.name: weights.pair_dtype(precision, leaves.get(target.name, ())) for target in targets}
 
 
 def padded_rank(rank: int) -> int:
@@ -148,6 +165,13 @@ def _compiled(shapes: LowRankPairs) -> Write:
     traced = jax.jit(_write, donate_argnums=0, out_shardings=places)
     write: Write = traced.lower(shapes, scalar, down, up, scalar).compile()
     return write
+
+
+def _put_in_huge_pages(stack: jax.Array) -> None:
+    """Each step reads many adapters, each in many places, and would look up each 4 KiB of a processor's memory."""
+    for shard in stack.addressable_shards:
+        if shard.device.platform == "cpu":
+            put_in_huge_pages(shard.data.unsafe_buffer_pointer(), shard.data.nbytes)
 
 
 def _of_slot(stack: jax.Array) -> jax.ShapeDtypeStruct:

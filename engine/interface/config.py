@@ -310,6 +310,8 @@ class ModelInfo:
     is_encoder: bool = False  # it computes whole texts and generates none
     num_labels: int = 0  # of a model that scores or classifies texts; 0: its texts become embeddings
     head_pooling: Pooling = Pooling.CLS  # of a text that its head scores
+    embedding_size: int = 0  # numbers of an embedding; 0: not known
+    is_headless: bool = False  # a decoder without the matrix that makes logits: it generates nothing
     pictures: PictureInput | None = None  # None: it reads text alone
     weight_bytes: int = 0  # of memory, without those of adapters; 0: not known
     cache_bytes: int = 0  # of memory, for the pages and states of sequences

@@ -36,6 +36,7 @@ from engine.weights.loader import LeafTensors, Weights, bytes_in_memory, load_we
 from engine.weights.quantised.folder_tensors import FolderTensors
 from engine.weights.tensors import TensorFile
 
+_BOTH_WAYS = "a decoder whose tokens see what comes later is not served"
 _NUM_NAMES_SHOWN = 3
 _PREFIX = "model."  # of the tensors of a decoder in the folder of a model with its head
 _EMBEDDING = "embed_tokens.weight"  # without it
@@ -116,6 +117,10 @@ def _open_folder(path: Path, *, language_model_only: bool) -> OpenModel:
     is_base = _EMBEDDING in files.names  # the folder of a base model, as encoders of sentences made of decoders are
     has_head = has_head_of_labels(architecture)
     config = folder.config.with_values({"tie_word_embeddings": True}) if is_base or has_head else folder.config
+    if not architecture.model.is_encoder:
+        for table in (config, config.table("text_config")):
+            if table is not None and table.value("is_causal") is False:
+                raise table.error("is_causal", _BOTH_WAYS)
     has_pictures = any(map(is_of_pictures, files.names))
     names = {name for name in files.names if not is_of_pictures(name)} if language_model_only else files.names
     processor = image_processor(folder) if config.table("vision_config") is not None else None
@@ -153,6 +158,8 @@ def _open_gguf(path: Path, mmproj: Path | None, *, language_model_only: bool) ->
 
     text = GGUFTensors(path)
     architecture = architecture_of_gguf(text)
+    if not architecture.model.is_encoder and text.fields.value("attention.causal") is False:
+        raise text.fields.error("attention.causal", _BOTH_WAYS)
     model = architecture.model.from_gguf(text)
     vision = None if language_model_only else find_vision_file(path, text, model, mmproj)
     projections, head = projections_of_gguf(text), None if model.is_encoder else head_of_gguf(text)

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from engine.backends.base.model_config import Projection
 from engine.interface.errors import ModelError
 from engine.weights.formats.gguf_tensors import GGUFTensors
-from engine.weights.formats.model_folder import JsonFile, ModelFolder
+from engine.weights.formats.model_folder import MODULES, JsonFile, ModelFolder
 from engine.weights.formats.safetensors_files import SafetensorsFiles
 from engine.weights.quantised.folder_tensors import FolderTensors
 from engine.weights.tensors import FileTensor
 
 MAX_FEATURES = 1 << 16  # of a dense layer
 _LINEAR = "linear"  # the name of the layer within its module
+_POOLED = "sentence_embedding"  # what a dense layer reads and makes, as sentence-transformers calls it
 _HEAD = "score", "cls.output"  # of a decoder, in a folder and in a GGUF file
 _DENSE_OF_GGUF = ("dense_2", "dense_3")  # Gemma's, in their order
 
@@ -36,12 +37,18 @@ def projections_of_folder(
     folder: ModelFolder, num_inputs: int
 ) -> tuple[tuple[Projection, ...], dict[str, SafetensorsFiles]]:
     """The dense layers of a folder, and the files of each by its place; raises ModelError."""
-    projections, files = [], {}
+    projections, files, is_normed = [], {}, False
     for module in folder.modules():
+        is_normed |= module.kind == "Normalize"
         if module.kind != "Dense":
             continue
         of_module = ModelFolder(folder.path / module.place)
         projection = _read_dense(of_module.config, module.place, num_inputs)
+        # Of a linear layer only the length of the embedding depends on the order, and that is 1 in the end.
+        if is_normed and not projection.is_linear:
+            raise ModelError(
+                f"{folder.path / MODULES} has a dense layer with biases or tanh behind Normalize, which is not served"
+            )
         projections.append(projection)
         files[module.place] = SafetensorsFiles(of_module)
         num_inputs = projection.num_outputs
@@ -69,6 +76,11 @@ def _read_dense(config: JsonFile, place: str, num_inputs: int) -> Projection:
     activation = (config.text("activation_function") or "Tanh").rpartition(".")[2]
     if activation not in ("Identity", "Tanh"):
         raise config.error("activation_function", "it must be Identity or Tanh")
+    if config.flag("use_residual"):
+        raise config.error("use_residual", "dense layers that add their inputs are not served")
+    for key in ("module_input_name", "module_output_name"):
+        if config.text(key) not in (None, _POOLED):
+            raise config.error(key, f'it must be "{_POOLED}"')
     num_outputs = config.required_integer("out_features", least=1, most=MAX_FEATURES)
     has_bias = config.flag("bias") is not False
     return Projection(num_inputs, num_outputs, f"{place}/{_LINEAR}", "", has_bias, has_tanh=activation == "Tanh")

@@ -31,6 +31,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("ministral", "MinistralForCausalLM", "mistral:Ministral"),
     Architecture("mistral3", "Ministral3ForCausalLM", "mistral:Ministral3"),
     Architecture("mistral3", "Mistral3ForConditionalGeneration", "seeing.mistral3:Mistral3"),
+    Architecture("qwen", "QWenLMHeadModel", "llamas.qwen:Qwen"),
     Architecture("qwen2", "Qwen2ForCausalLM", "qwen2:Qwen2"),
     Architecture("qwen2", "InternVLForConditionalGeneration", "seeing.internvl:InternVL"),
     Architecture("qwen2vl", "Qwen2_5_VLForConditionalGeneration", "seeing.qwen2_5_vl:Qwen25VL"),
@@ -70,11 +71,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("baichuan", "BaichuanForCausalLM", "llamas.baichuan:Baichuan"),
     Architecture("baichuan", "BaiChuanForCausalLM", "llamas.baichuan:Baichuan"),
     Architecture("deci", "DeciLMForCausalLM", "llamas.deci:Deci"),
-    Architecture("command-r", "CohereForCausalLM", "dense.cohere:Cohere"),
-    Architecture("cohere2", "Cohere2ForCausalLM", "dense.cohere:Cohere2"),
+    Architecture("command-r", "CohereForCausalLM", "head_norms.cohere:Cohere"),
+    Architecture("cohere2", "Cohere2ForCausalLM", "head_norms.cohere:Cohere2"),
     Architecture("starcoder2", "Starcoder2ForCausalLM", "dense.starcoder2:Starcoder2"),
     Architecture("nemotron", "NemotronForCausalLM", "dense.nemotron:Nemotron"),
-    Architecture("stablelm", "StableLmForCausalLM", "dense.stablelm:StableLm"),
+    Architecture("stablelm", "StableLmForCausalLM", "head_norms.stablelm:StableLm"),
     Architecture("phi2", "PhiForCausalLM", "phi.phi2:Phi2"),
     Architecture("phi3", "Phi3ForCausalLM", "phi.phi3:Phi3"),
     Architecture("phimoe", "PhimoeForCausalLM", "phi.phimoe:PhiMoe"),
@@ -137,6 +138,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     Architecture("xlm-roberta-rerank", "RobertaForSequenceClassification", "encoders.xlm_roberta:XlmRobertaClassifier"),
     Architecture("nomic-bert", "NomicBertModel", "encoders.nomic_bert:NomicBert"),
+    Architecture("nomic-bert-moe", "NomicBertModel", "encoders.nomic_bert:NomicBert"),
+    Architecture("llama-embed", "LlamaBidirectionalModel", "encoders.llama_embed:LlamaEmbed"),
     Architecture("jina-bert-v2", "JinaBertModel", "encoders.jina_bert_v2:JinaBertV2"),
     Architecture("jina-bert-v2", "JinaBertForMaskedLM", "encoders.jina_bert_v2:JinaBertV2"),
     Architecture("jina-bert-v3", "JinaEmbeddingsV3Model", "encoders.jina_v3:JinaV3"),
@@ -170,12 +173,19 @@ def names_in_gguf(architecture: Architecture) -> tuple[str, ...]:
 _WITH_HEAD = {"bert": "xlm-roberta-rerank", "modern-bert": "modern-bert-rerank"}
 
 
-_CAUSAL, _LABELS = "ForCausalLM", "ForSequenceClassification"  # how names end in transformers
+# How names end in transformers: with the matrix that makes logits, with a head for labels, and with neither.
+_CAUSAL, _LABELS, _BASE = "ForCausalLM", "ForSequenceClassification", "Model"
 
 
 def has_head_of_labels(architecture: Architecture) -> bool:
     """Whether a decoder has a head for labels in the place of the matrix that makes logits."""
     return architecture.transformers_name.endswith(_LABELS) and not architecture.model.is_encoder
+
+
+def is_headless(architecture: Architecture) -> bool:
+    """Whether a decoder has no matrix that makes logits, so that its texts become embeddings alone."""
+    whole = architecture.transformers_name.removesuffix(_BASE) + _CAUSAL
+    return any(whole == each.transformers_name for each in ARCHITECTURES)
 
 
 def architecture_of_folder(folder: ModelFolder) -> Architecture:
@@ -185,10 +195,13 @@ def architecture_of_folder(folder: ModelFolder) -> Architecture:
         if names == [architecture.transformers_name]:
             return architecture
     for architecture in ARCHITECTURES:
-        # A decoder with a head for labels has the class of its name.
-        name = architecture.transformers_name.replace(_CAUSAL, _LABELS)
-        if names == [name] and not architecture.model.is_encoder and name.endswith(_LABELS):
-            return architecture._replace(transformers_name=name)
+        # A decoder with a head for labels, or with none, has the class of its name.
+        if not architecture.transformers_name.endswith(_CAUSAL):
+            continue
+        for ending in (_LABELS, _BASE):
+            name = architecture.transformers_name.replace(_CAUSAL, ending)
+            if names == [name]:
+                return architecture._replace(transformers_name=name)
     served = ", ".join(f'["{architecture.transformers_name}"]' for architecture in ARCHITECTURES)
     raise folder.config.error("architectures", f"this version serves {served}")
 

@@ -63,6 +63,10 @@ def refuse_unsplittable(model: Model, num_devices: int) -> None:
             f"tensor_parallel is {num_devices}, but this architecture norms all heads of a token at once, "
             "which devices that have some of the heads each cannot"
         )
+    if model.config.norms_heads_outside_attention:
+        raise ValueError(
+            f"tensor_parallel is {num_devices}, which a model whose heads have norms of their own cannot be split over"
+        )
     if model.config.has_distance_biases:
         raise ValueError(
             f"tensor_parallel is {num_devices}, which a model with biases by distance (ALiBi) cannot be split over"

@@ -79,13 +79,16 @@ class PromptPlanner:
 
     def _share(self, prompts: list[Request], budget: TokenBudget, singles: StepPlan, chunks: StepPlan) -> None:
         """Gives each prompt, in this order, as much of the budget as it can use."""
+        most_urgent = min((request.priority for request in singles.requests), default=0)
         for request in prompts:
             start, known = request.num_computed_tokens, request.num_tokens
             others = _others(request, singles) if budget.work.num_tiles == 0 else None
             if request.is_whole:
                 num_tokens = budget.take_whole(known)
             else:
-                num_tokens = budget.take(known - start, start, others)
+                # Nobody reads an embedding or a score as it is computed.
+                is_patient = request.pooling is not None or request.priority > most_urgent
+                num_tokens = budget.take(known - start, start, others, is_patient=is_patient)
             if request.pictures:
                 num_tokens = self._with_whole_pictures(request, num_tokens, budget)
             if num_tokens:

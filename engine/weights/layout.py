@@ -59,13 +59,13 @@ class WeightsLayout(Protocol):
     def picture_precision(self, precision: Precision) -> Precision:
         """That of the products of an encoder of pictures."""
 
-    def pair_dtype(self, precision: Precision) -> str:
-        """The type of the pairs of adapters."""
+    def pair_dtype(self, precision: Precision, layers: LayerTensors = ()) -> str:
+        """The type of the pairs of adapters beside the leaf of these tensors; uint8 are numbers with scales."""
 
-    def arranged_pair(self, down: np.ndarray, up: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """One adapter's matrices beside a leaf, in that type, as products read them.
+    def arranged_pair(self, down: np.ndarray, up: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+        """One adapter's matrices beside a leaf in such a type, as products read them.
 
-        They come as [num_layers, columns, inputs] and [num_layers, rank, outputs]. Only their axes and order change.
+        They come as float32[num_layers, columns, inputs] and [num_layers, rank, outputs].
         """
 
     def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:

@@ -27,8 +27,8 @@ _TRIGGER = re.compile(r"[{\[<`]")
 _TAG_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-|")
 _FENCE = re.compile(r"```[A-Za-z0-9_+-]{0,16}\s*")
 _FENCE_END = re.compile("```")
-_CLOSER = re.compile(r"</[A-Za-z0-9_|-]{1,40}>")
-_PART_OF_CLOSER = re.compile(r"<(?:/[A-Za-z0-9_|-]{0,40})?")
+_CLOSER = re.compile(r"</[A-Za-z0-9_|-]{1,40}>|<\|[A-Za-z0-9_]{1,40}\|>")
+_PART_OF_CLOSER = re.compile(r"<(?:/[A-Za-z0-9_|-]{0,40}|\|[A-Za-z0-9_]{0,40}\|?)?")
 
 
 class JsonCallFinder:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from server.output_parsers.families.deepseek import DEEPSEEK
 from server.output_parsers.families.functionary import FUNCTIONARY_V32
 from server.output_parsers.families.gemma import GEMMA
-from server.output_parsers.families.gemma4 import GEMMA4
+from server.output_parsers.families.gemma4 import FUNCTIONGEMMA, GEMMA4
 from server.output_parsers.families.glm import GLM
 from server.output_parsers.families.harmony import HARMONY
 from server.output_parsers.families.json_formats import (
@@ -25,7 +25,7 @@ from server.output_parsers.families.json_formats import (
 )
 from server.output_parsers.families.kimi import KIMI
 from server.output_parsers.families.lfm2 import LFM2
-from server.output_parsers.families.pythonic_calls import PYTHONIC
+from server.output_parsers.families.pythonic_calls import OLMO3, PYTHONIC
 from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX, SEED_OSS
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 
@@ -44,6 +44,7 @@ TOOL_CALL_SYNTAXES: tuple[ToolCallSyntax, ...] = (
     SEED_OSS,
     GLM,
     GEMMA4,
+    FUNCTIONGEMMA,
     QWEN_CODER,
     FUNCTIONARY,
     FUNCTIONARY_V32,
@@ -54,6 +55,7 @@ TOOL_CALL_SYNTAXES: tuple[ToolCallSyntax, ...] = (
     APERTUS,
     LFM2,
     HUNYUAN,
+    OLMO3,
     HERMES,
     MISTRAL,
     LLAMA,

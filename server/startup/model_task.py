@@ -20,6 +20,8 @@ def tasks_of(info: ModelInfo) -> tuple[Task, ...]:
         return (Task.RERANK, Task.CLASSIFY)
     if info.num_labels:
         return (Task.CLASSIFY,) if info.is_encoder else (Task.CLASSIFY, Task.RERANK)
+    if info.is_headless:
+        return (Task.EMBED,)
     return (Task.EMBED, Task.RERANK) if info.is_encoder else (Task.GENERATE, Task.EMBED, Task.RERANK)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
+from server.text.sentence_encoder import lowers_texts
 from server.text.tokenization.folder_metadata import FolderMetadata
 from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
 from server.text.tokenization.tokenizer_json import TokenizerJson
@@ -50,8 +51,9 @@ def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Toke
 def _read_vocabulary(folder: ModelFolder, metadata: FolderMetadata) -> TokenizerJson | SentencePieceVocabulary:
     text = folder.text(TOKENIZER_JSON)
     special_tokens = [token for token in (metadata.bos_token, metadata.eos_token) if token is not None]
+    is_lowered = lowers_texts(folder)
     if text is not None:
-        vocabulary = TokenizerJson.read(folder.path / TOKENIZER_JSON, text, special_tokens)
+        vocabulary = TokenizerJson.read(folder.path / TOKENIZER_JSON, text, special_tokens, is_lowered=is_lowered)
         _refuse_unknown_tokens(folder, metadata, vocabulary.tokens)
         return vocabulary
     path = folder.file(SENTENCEPIECE_MODEL)
@@ -60,7 +62,11 @@ def _read_vocabulary(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer
         if found is None:
             names = (TOKENIZER_JSON, SENTENCEPIECE_MODEL, *FILES)
             raise ModelError(f"{folder.path} has no tokenizer: it has none of {', '.join(names)}")
-        return TokenizerJson(folder.path / found.file, found.tokenizer, found.decoder, special_tokens)
+        return TokenizerJson(
+            folder.path / found.file, found.tokenizer, found.decoder, special_tokens, is_lowered=is_lowered
+        )
+    if is_lowered:
+        raise ModelError(f"{folder.path} asks for lower case (do_lower_case), which needs a {TOKENIZER_JSON}")
     # The model's matrices have no rows for tokens beyond them.
     added = {name: token for name, token in metadata.added_tokens.items() if token.token_id < metadata.vocab_size}
     return SentencePieceVocabulary.from_file(path, added, _space_prefix(metadata))

@@ -27,11 +27,12 @@ class LabelHead:
 
     labels: tuple[str, ...]
     activation: HeadActivation
+    of_classes: HeadActivation | None = None  # of a text's classes, where it is another one than of a pair's score
 
-    def activate(self, scores: np.ndarray) -> np.ndarray:
+    def activate(self, scores: np.ndarray, *, are_classes: bool = False) -> np.ndarray:
         """float64[num_texts, num_labels] of raw scores of that shape."""
         wide = scores.astype(np.float64)
-        match self.activation:
+        match (self.of_classes if are_classes else None) or self.activation:
             case HeadActivation.IDENTITY:
                 return wide
             case HeadActivation.SIGMOID:
@@ -64,19 +65,28 @@ def read_label_head(folder: ModelFolder) -> LabelHead | None:
         if any(label is None for label in found):
             raise config.error("id2label", "it must have a label for each number from 0")
         labels = tuple(label for label in found if label is not None)
-    return LabelHead(labels, _activation(folder, len(labels)))
+    stated = _stated_activation(folder)
+    if stated is not None:
+        return LabelHead(labels, stated)
+    match config.value("problem_type"):
+        case "multi_label_classification":
+            return LabelHead(labels, HeadActivation.SIGMOID)
+        case "regression":
+            # transformers shows its numbers as they are; sentence-transformers and vLLM do not where they score pairs.
+            return LabelHead(labels, usual_activation(len(labels)), HeadActivation.IDENTITY)
+        case _:
+            return LabelHead(labels, usual_activation(len(labels)))
 
 
-def _activation(folder: ModelFolder, num_labels: int) -> HeadActivation:
+def _stated_activation(folder: ModelFolder) -> HeadActivation | None:
+    """What sentence-transformers writes; raises ModelError where that is not served."""
     config = folder.config
     own = config.table("sentence_transformers")
     name = None if own is None else own.text("activation_fn")
     name = name or config.text("sbert_ce_default_activation_function")  # of older releases
-    if name is not None:
-        kind = name.rpartition(".")[2].lower()
-        if kind not in list(HeadActivation):
-            raise ModelError(f"{config.path} asks for the activation {name}; it must be Identity, Sigmoid or Softmax")
-        return HeadActivation(kind)
-    if config.value("problem_type") == "multi_label_classification":
-        return HeadActivation.SIGMOID
-    return usual_activation(num_labels)
+    if name is None:
+        return None
+    kind = name.rpartition(".")[2].lower()
+    if kind not in list(HeadActivation):
+        raise ModelError(f"{config.path} asks for the activation {name}; it must be Identity, Sigmoid or Softmax")
+    return HeadActivation(kind)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
 from engine.interface.errors import ModelError
 from engine.interface.types import Pooling
+from engine.weights.formats.fields import MAX_INTEGER
 from engine.weights.formats.model_folder import MODULES, JsonFile, ModelFolder
+from server.text.tokenization.folder_metadata import TOKENIZER_CONFIG
 
 SENTENCE_CONFIG = "config_sentence_transformers.json"
 # Files with the limit of a text; their names are those of the classes that older releases had.
 LIMITS = tuple(f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "xlm-roberta", "distilbert", "camembert"))
 MAX_PROMPTS = 1_000  # of one model
+# What such a file may say besides, with what it must be; null is always meant as nothing.
+_SERVED_OF_LIMITS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {"transformer_task": ("feature-extraction",), "query_expansion": (), "query_length": (), "document_length": ()}
+)
 # Prompts that a value of `input_type` means, of which a model has one by name at most.
 PROMPTS_OF_INPUT_TYPE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -83,6 +90,7 @@ def read_sentence_encoder(folder: ModelFolder) -> SentenceEncoder | None:
                 raise ModelError(f"{folder.path / MODULES} has the module {kind}, which is not served")
     if pooling is None or kinds[0] != "Transformer":
         raise ModelError(f"{folder.path / MODULES} must begin with Transformer and have Pooling behind it")
+    _refuse_unserved(folder)
     prompts, default = _prompts(folder)
     is_shortened, lengths = _dimensions(folder.config)
     return SentenceEncoder(pooling, _max_tokens(folder), prompts, default, is_shortened, lengths)
@@ -106,13 +114,13 @@ def _pooling(folder: ModelFolder, place: str) -> Pooling:
         raise ModelError(f"{folder.path} has no {name}")
     if config.flag("include_prompt") is False:
         raise config.error("include_prompt", "prompts that are not pooled are not served")
-    kind = config.text("pooling_mode")  # of newer releases
-    chosen = [flag for flag in _POOLINGS if config.flag(flag)]
-    if kind is not None and not chosen:
+    kind = config.text("pooling_mode")  # of newer releases, which then read no flag
+    if kind is not None:
         by_name = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "lasttoken": Pooling.LAST}
         if kind not in by_name:
             raise config.error("pooling_mode", f"it must be one of {', '.join(by_name)}")
         return by_name[kind]
+    chosen = [flag for flag in _POOLINGS if config.flag(flag)]
     pooling = _POOLINGS[chosen[0]] if len(chosen) == 1 else None
     if pooling is None:
         served = ", ".join(flag for flag, each in _POOLINGS.items() if each is not None)
@@ -134,11 +142,33 @@ def _prompts(folder: ModelFolder) -> tuple[Mapping[str, str], str]:
 
 
 def _max_tokens(folder: ModelFolder) -> int | None:
-    for name in LIMITS:
-        config = folder.json(name)
-        if config is not None:
-            return config.integer("max_seq_length", least=2)
-    return None
+    """The limit of a text. Where sentence-transformers' own file has none, it is that of the tokenizer."""
+    for config in _limit_files(folder):
+        most = config.integer("max_seq_length", least=2)
+        if most is not None:
+            return most
+    tokenizer = folder.json(TOKENIZER_CONFIG)
+    most = None if tokenizer is None else tokenizer.value("model_max_length")
+    # transformers writes a number of thirty digits where there is no limit.
+    return most if type(most) is int and 2 <= most <= MAX_INTEGER else None
+
+
+def lowers_texts(folder: ModelFolder) -> bool:
+    """Whether sentence-transformers is told to lower the capitals of texts, whatever the tokenizer does."""
+    return any(config.flag("do_lower_case") is True for config in _limit_files(folder))
+
+
+def _limit_files(folder: ModelFolder) -> Iterator[JsonFile]:
+    """The first of LIMITS that is there; none if the folder has none."""
+    files = (folder.json(name) for name in LIMITS)
+    return islice((config for config in files if config is not None), 1)
+
+
+def _refuse_unserved(folder: ModelFolder) -> None:
+    for config in _limit_files(folder):
+        for key, served in _SERVED_OF_LIMITS.items():
+            if config.value(key) not in (None, *served):
+                raise config.error(key, f"it must be {' or '.join(served)}" if served else "this is not served")
 
 
 def _dimensions(config: JsonFile) -> tuple[bool, tuple[int, ...]]:

@@ -47,6 +47,11 @@ class ModelConfig:
         return self.num_kv_heads * self.head_dim
 
     @property
+    def embedding_size(self) -> int:
+        """The numbers of an embedding, behind the projections."""
+        return self.projections[-1].num_outputs if self.projections else self.hidden_size
+
+    @property
     def product_inputs(self) -> dict[str, int]:
         """The widths of the inputs of the model's products, each under a name for messages."""
         return {"hidden": self.hidden_size, "queries": self.q_size, "intermediate": self.intermediate_size}
@@ -64,6 +69,11 @@ class ModelConfig:
     @property
     def has_distance_biases(self) -> bool:
         """Whether scores of attention fall with the distance of two tokens."""
+        return False
+
+    @property
+    def norms_heads_outside_attention(self) -> bool:
+        """Whether heads of queries and keys are normed with weights of each head, which no device has in part."""
         return False
 
     @property

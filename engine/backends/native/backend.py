@@ -147,10 +147,8 @@ def products_unsupported_reason(model: ModelConfig) -> str | None:
     if all(size % GROUP == 0 for size in sizes.values()) and all(size % TILE == 0 for size in joined.values()):
         return None
     listed = ", ".join(f"{name} {size}" for name, size in {**sizes, **joined}.items())
-    return (
-        f"native products take sizes in multiples of {GROUP}, of {' and '.join(joined)} in multiples of {TILE}; "
-        f"the model has {listed}"
-    )
+    of_joined = f", of {' and '.join(joined)} in multiples of {TILE}" if joined else ""
+    return f"native products take sizes in multiples of {GROUP}{of_joined}; the model has {listed}"
 
 
 def attention_unsupported_reason(model: ModelConfig) -> str | None:

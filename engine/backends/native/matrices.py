@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from engine.backends.native.packer import pack_encoded, pack_rows
@@ -38,13 +39,19 @@ class PackedLayout:
         # Their products are of so many rows that arithmetic bounds them, which integers of few bits would not spare.
         return EXACT if precision.dtype == "float32" else Precision("bfloat16", None)
 
-    def pair_dtype(self, precision: Precision) -> str:
+    def pair_dtype(self, precision: Precision, layers: LayerTensors = ()) -> str:
         # A batch of many adapters reads as much of them as of packed weights, and waits for the memory.
-        return "float32" if precision.dtype == "float32" else "bfloat16"
+        if precision.dtype == "float32":
+            return "float32"
+        tensors = [tensor for layer in layers for tensor in layer]
+        are_integers = bool(tensors) and all(packed_format(tensor, precision).is_integer for tensor in tensors)
+        # Beside integers of few bits rows are rounded to bytes anyway.
+        return "uint8" if are_integers and precision.dtype != "bfloat16" else "bfloat16"
 
-    def arranged_pair(self, down: np.ndarray, up: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tiles of 16 outputs, as those of packed matrices of floats: src/ffi/step_adapters.h has their shapes."""
-        return _tiles(down), _tiles(up.swapaxes(1, 2))
+    def arranged_pair(self, down: np.ndarray, up: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+        """Tiles of 16 outputs, as those of packed matrices: src/ffi/step_adapters.h has their shapes."""
+        tiles = _tiles_of_bytes if dtype == "uint8" else partial(_tiles, dtype=jnp.dtype(dtype))
+        return tiles(down), tiles(up.swapaxes(1, 2))
 
     def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
         return stacked_arrays(layers, self.vector_dtype(precision), count)
@@ -73,12 +80,21 @@ class PackedLayout:
         return frozenset(map(name, matrix.placement.formats))
 
 
-def _tiles(matrices: np.ndarray) -> np.ndarray:
+def _tiles(matrices: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """[num_layers, tiles, inputs / lane, 16, lane] of [num_layers, outputs, inputs]; a lane has inputs of 4 bytes."""
     num_layers, num_outputs, num_inputs = matrices.shape
-    lane = 4 // matrices.dtype.itemsize
-    tiles = matrices.reshape(num_layers, num_outputs // TILE, TILE, num_inputs // lane, lane)
+    lane = 4 // dtype.itemsize
+    tiles = matrices.astype(dtype).reshape(num_layers, num_outputs // TILE, TILE, num_inputs // lane, lane)
     return tiles.swapaxes(2, 3)
+
+
+def _tiles_of_bytes(matrices: np.ndarray) -> np.ndarray:
+    """The same of bytes, scale * (byte - 128), behind the float32 scales of each tile's outputs."""
+    scales = np.abs(matrices).max(axis=2).astype(np.float32) / 127
+    numbers = matrices / np.where(scales == 0, 1, scales)[..., None]
+    tiles = _tiles(np.rint(numbers) + 128, np.dtype(np.uint8))
+    heads = np.ascontiguousarray(scales).view(np.uint8).reshape(*tiles.shape[:2], 1, *tiles.shape[3:])
+    return np.concatenate([heads, tiles], axis=2)
 
 
 def packed_format(tensor: ModelTensor, precision: Precision) -> Format:

@@ -31,12 +31,13 @@ class ArrayLayout:
     def picture_precision(self, precision: Precision) -> Precision:
         return EXACT
 
-    def pair_dtype(self, precision: Precision) -> str:
+    def pair_dtype(self, precision: Precision, layers: LayerTensors = ()) -> str:
         return self.vector_dtype(precision)
 
-    def arranged_pair(self, down: np.ndarray, up: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def arranged_pair(self, down: np.ndarray, up: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
         """[num_layers, inputs, columns] and [num_layers, rank, outputs]."""
-        return down.swapaxes(1, 2), up
+        kind = jnp.dtype(dtype)
+        return down.swapaxes(1, 2).astype(kind), up.astype(kind)
 
     def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
         """[num_layers, size]."""

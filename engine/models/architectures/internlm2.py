@@ -6,7 +6,6 @@ from typing import ClassVar, Self
 
 from engine.models.parts import folder_config
 from engine.models.parts.decoder import Decoder, Names
-from engine.models.parts.rotary_config import kind_of
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Leaf, Part, Stored, with_folder_names
 from engine.weights.tensors import interleaved
@@ -28,10 +27,6 @@ class InternLM2(Decoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        scaling = config.table("rope_scaling")
-        if scaling is not None and kind_of(scaling) == "dynamic":
-            # It changes nothing within the context that is served.
-            config = config.with_values({"rope_scaling": None})
         has_bias = folder_config.read_flag(config, "bias", True)
         config = config.with_values({"attention_bias": has_bias})
         return cls(folder_config.read_decoder(config, tensor_names, "internlm2", output="output.weight"))

@@ -13,6 +13,7 @@ from engine.backends.base.backend import Products
 from engine.backends.base.norms import of_layer
 from engine.backends.base.operands import Clamp, ExpertBiases, Picks
 from engine.backends.base.token_layout import TokenLayout
+from engine.interface.errors import ModelError
 from engine.models.parts import gguf_config
 from engine.models.parts.decoder import Decoder, FeedForward, Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
@@ -21,7 +22,7 @@ from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
-from engine.weights.tensors import AsMatrix
+from engine.weights.tensors import AsMatrix, AsVector
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class ExpertsDecoder(Decoder):
         folder, gguf = self.choice_bias_names
         stored = {
             "safetensors": Stored(f"model.layers.{{layer}}.{folder}"),
-            "gguf": Stored(f"blk.{{layer}}.{gguf}.bias"),
+            "gguf": Stored(f"blk.{{layer}}.{gguf}.bias", AsVector),  # a matrix of one row in files of ERNIE
         }
         return Part((self.config.num_experts,), stored)
 
@@ -213,9 +214,23 @@ def refuse_layers_without_experts(config: JsonFile) -> None:
         raise config.error("decoder_sparse_step", "layers without experts are not served")
 
 
+def with_dense_layers(config: JsonFile, made: ExpertsConfig, dense_size: int) -> ExpertsConfig:
+    """One of Qwen's models, some of whose layers may have no experts; raises ModelError."""
+    step = config.integer("decoder_sparse_step", least=1) or 1
+    listed, key, num_layers = config.value("mlp_only_layers") or [], "mlp_only_layers", made.num_layers
+    if not isinstance(listed, list) or any(not isinstance(layer, int) for layer in listed):
+        raise config.error(key, "it must list layers")
+    dense = tuple(layer for layer in range(num_layers) if layer in listed or (layer + 1) % step)
+    if len(dense) == num_layers:
+        raise config.error(key if listed else "decoder_sparse_step", "no layer has experts")
+    return dataclasses.replace(made, dense_layers=dense, dense_size=dense_size if dense else 0)
+
+
 def with_experts(usual: DecoderConfig, routing: Routing) -> ExpertsConfig:
-    """Raises ModelError if tokens cannot be routed so."""
+    """Raises ModelError if tokens cannot be routed so, or feed-forward blocks have biases."""
     routing.check()
+    if usual.has_mlp_bias:
+        raise ModelError("mlp_bias: biases of feed-forward blocks are not served in mixtures of experts")
     return ExpertsConfig(**vars(usual), **vars(routing))
 
 

@@ -80,6 +80,8 @@ def read_decoder(
     hidden_acts = (hidden_act,) if isinstance(hidden_act, str) else hidden_act
     if config.text("hidden_act") not in (None, *hidden_acts):
         raise config.error("hidden_act", f'of this architecture it must be "{hidden_acts[0]}"')
+    if config.value("per_layer_config"):
+        raise config.error("per_layer_config", "layers with fields of their own are not served for this architecture")
     sizes = read_sizes(config)
     head_dim, context = sizes["head_dim"], sizes["context_length"]
     if rotary is None:

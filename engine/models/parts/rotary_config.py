@@ -11,7 +11,8 @@ from engine.weights.formats.model_folder import JsonFile
 
 FACTORS = "rope_freqs.weight"  # what llama.cpp's converter makes of Llama 3.1's way
 
-_SERVED = ("default", "linear", "llama3", "yarn")
+_ORIGINAL = "original_max_position_embeddings"
+_SERVED = ("default", "linear", "llama3", "yarn", "dynamic")
 
 
 def rope_tables(config: JsonFile) -> Iterator[JsonFile]:
@@ -35,6 +36,9 @@ def read_rotary(
     theta = read_theta(config, tables, default_theta)
     if fields is None:
         return rotary.plain(rotary_dim, theta)
+    original = config.integer(_ORIGINAL, least=1)
+    if original is not None and table is None:  # transformers takes the one that stands beside the table first
+        fields = fields.with_values({_ORIGINAL: original})
     match kind_of(fields):
         case "linear":
             return rotary.divided(rotary_dim, theta, fields.required_positive_number("factor"))
@@ -42,6 +46,8 @@ def read_rotary(
             return _read_llama3(fields, rotary_dim, theta, context_length)
         case "yarn":
             return _read_yarn(fields, rotary_dim, theta, context_length)
+        case "dynamic":  # stretches nothing up to `max_position_embeddings`, and longer contexts are not served
+            return rotary.plain(rotary_dim, theta)
         case _:
             raise _unserved(fields)
 
@@ -92,7 +98,7 @@ def read_rotary_dim(config: JsonFile, head_dim: int) -> int:
 def stretched_context(config: JsonFile) -> int:
     """The context that YaRN reaches, which files do not always state; 0 where it is not given."""
     for fields in rope_tables(config):
-        original = fields.integer("original_max_position_embeddings", least=1)
+        original = fields.integer(_ORIGINAL, least=1)
         if kind_of(fields) == "yarn" and original is not None:
             reached = original * fields.required_positive_number("factor")
             if math.isinf(reached):
@@ -167,7 +173,7 @@ def _read_llama3(fields: JsonFile, rotary_dim: int, theta: float, context_length
         raise fields.error("high_freq_factor", f"it must be above low_freq_factor ({low})")
     return rotary.llama3(
         rotary_dim, theta, factor=fields.required_positive_number("factor"), low_freq_factor=low, high_freq_factor=high,
-        original_context=fields.integer("original_max_position_embeddings", least=1) or context_length,
+        original_context=fields.integer(_ORIGINAL, least=1) or context_length,
     )  # fmt: skip
 
 
@@ -182,7 +188,7 @@ def _read_yarn(fields: JsonFile, rotary_dim: int, theta: float, context_length: 
         magnitude = of_all / of_dimensions
     return rotary.yarn(
         rotary_dim, theta, factor=factor,
-        original_context=fields.integer("original_max_position_embeddings", least=1) or context_length,
+        original_context=fields.integer(_ORIGINAL, least=1) or context_length,
         beta_fast=fields.positive_number("beta_fast") or 32.0, beta_slow=fields.positive_number("beta_slow") or 1.0,
         is_truncated=fields.flag("truncate") is not False, magnitude=magnitude,
     )  # fmt: skip
@@ -191,14 +197,16 @@ def _read_yarn(fields: JsonFile, rotary_dim: int, theta: float, context_length: 
 def _read_yarn_of_gguf(
     file: GGUFTensors, rotary_dim: int, theta: float, factor: float, context_length: int, *, is_truncated: bool
 ) -> Rotary:
-    """The magnitude is as llama.cpp computes it from these fields."""
+    """The magnitude is as transformers has it where the file states one, else as llama.cpp computes it."""
     fields = file.fields
     if theta <= 1:
         raise ModelError(f"the base of the rotary frequencies is {theta}; for YaRN it must be above 1")
     if fields.positive_number("rope.scaling.yarn_ext_factor") not in (None, 1.0):
         raise fields.error("rope.scaling.yarn_ext_factor", "only 1 is served")
     weight = fields.positive_number("rope.scaling.yarn_log_multiplier")
-    magnitude = rotary.yarn_magnitude(factor) / (1.0 if weight is None else rotary.yarn_magnitude(factor, weight))
+    magnitude = fields.positive_number("rope.scaling.yarn_attn_factor")
+    if magnitude is None:
+        magnitude = rotary.yarn_magnitude(factor) / (1.0 if weight is None else rotary.yarn_magnitude(factor, weight))
     return rotary.yarn(
         rotary_dim, theta, factor=factor,
         original_context=fields.integer("rope.scaling.original_context_length") or context_length,

@@ -13,6 +13,7 @@ _USUAL = 0.3  # difference between measured and predicted, as a share; beyond it
 _MAX_UNLEARNED = 3  # usual steps left out between two that are learned from: learning is work for the host
 _MAX_STRETCH = 2.0  # how much longer the first tile may make a step than the decode rows alone
 _MAX_OTHERS_STRETCH = 1.6  # of a tile and the rows of other tenants: measured steps are longer than predicted ones
+_MAX_PATIENT_STRETCH = 1.4  # of a patient prompt
 
 
 class StepTimeBudget:
@@ -23,9 +24,10 @@ class StepTimeBudget:
     computes no padding the first tile is cut to pieces, of which no more are taken than fit into the target or make the
     step twice as long as its decode rows alone, whichever is longer: first tokens come at most twice as late as with
     whole tiles. Beside streams of other tenants only their rows count, and a tile may make the step 1.6 times as long
-    as those. `TokenBudget` takes a larger piece where small ones save little. The margin to the target follows the
-    quantile of measured over predicted durations (stochastic approximation: Robbins and Monro, 1951), because the
-    slowest steps in a hundred exceed a mean prediction.
+    as those. A patient prompt, which becomes an embedding or a score or is less urgent than a row, makes a step at most
+    1.4 times as long as its decode rows, or has one piece in it. `TokenBudget` takes a larger piece where small ones
+    save little. The margin to the target follows the quantile of measured over predicted durations (stochastic
+    approximation: Robbins and Monro, 1951), because the slowest steps in a hundred exceed a mean prediction.
     """
 
     def __init__(self, target_gap: float = 0.0, grain: int | None = None) -> None:
@@ -60,6 +62,7 @@ class StepTimeBudget:
         return TokenBudget(
             num_tokens, chunk_alignment, work, self.target_gap / self._margin, self.costs,
             grain=self._grain, first_limit=self._longest_with_tile,
+            patient_limit=_MAX_PATIENT_STRETCH * self.costs.predict(work),
         )  # fmt: skip
 
     def _longest_with_tile(self, rows: StepWork, of_other_tenants: bool) -> float:

@@ -17,11 +17,15 @@ class TokenBudget:
     it takes, so that prompts do not starve; and all of it where pieces save too little.
     """
 
-    __slots__ = ("_chunk_alignment", "_costs", "_first_limit", "_grain", "_limit", "is_exhausted", "num_left", "work")
+    __slots__ = (
+        "_chunk_alignment", "_costs", "_first_limit", "_grain", "_limit", "_patient_limit", "is_exhausted", "num_left",
+        "work",
+    )  # fmt: skip
 
     def __init__(
         self, num_tokens: int, chunk_alignment: int, work: StepWork, limit: float = inf, costs: StepCosts | None = None,
         *, grain: int | None = None, first_limit: Callable[[StepWork, bool], float] | None = None,
+        patient_limit: float = inf,
     ) -> None:  # fmt: skip
         """Makes a budget of which nothing is spent.
 
@@ -32,6 +36,7 @@ class TokenBudget:
             grain: tokens of a tile that the device computes together, a divisor of `chunk_alignment`; None: all.
             first_limit: from decode rows, and whether they are those of other tenants, milliseconds for a step with a
                 part of its first tile. None: the tile stays whole.
+            patient_limit: milliseconds for a step with patient prompts, of which the first piece is granted.
         """
         self.num_left = num_tokens
         self.is_exhausted = False  # once a request has got less than it can use
@@ -39,6 +44,7 @@ class TokenBudget:
         self._chunk_alignment = chunk_alignment
         self._limit = limit
         self._first_limit = first_limit
+        self._patient_limit = min(patient_limit, limit)
         self._grain = chunk_alignment if grain is None else grain
         self._costs = costs
 
@@ -47,13 +53,17 @@ class TokenBudget:
         """Tiles that fit into the number of tokens."""
         return self.num_left // self._chunk_alignment
 
-    def take(self, num_tokens: int, start: int, others: StepWork | None = None) -> int:
+    def take(self, num_tokens: int, start: int, others: StepWork | None = None, *, is_patient: bool = False) -> int:
         """Spends what can be afforded of a request's `num_tokens` tokens at position `start`; returns how many.
 
         A chunk that does not fit is cut at a multiple of the alignment, and the step's first tile at one of the grain.
-        `others` are the decode rows of the other tenants, where the request has to make room for them.
+        `others` are the decode rows of the other tenants, where the request has to make room for them. A prompt that
+        `is_patient` makes room for all of them.
         """
-        num_taken = self._take_row(start) if num_tokens == 1 else self._take_tiles(num_tokens, start, others)
+        if num_tokens == 1:
+            num_taken = self._take_row(start)
+        else:
+            num_taken = self._take_tiles(num_tokens, start, others, is_patient=is_patient)
         self.is_exhausted |= num_taken < num_tokens
         return num_taken
 
@@ -98,14 +108,15 @@ class TokenBudget:
         self.work = work._replace(num_decode_rows=work.num_decode_rows + 1, decode_context=work.decode_context + start)
         return 1
 
-    def _take_tiles(self, num_tokens: int, start: int, others: StepWork | None) -> int:
+    def _take_tiles(self, num_tokens: int, start: int, others: StepWork | None, *, is_patient: bool) -> int:
         size, num_taken = self._chunk_alignment, 0
+        limit = self._patient_limit if is_patient else self._limit
         while num_taken < num_tokens and self.num_left >= size:
             count = min(size, num_tokens - num_taken)
             if self.work.num_tiles == 0:
-                count = self._part_of_first_tile(count, start, others)
+                count = self._patient_part(count, start) if is_patient else self._first_part(count, start, others)
             grown = self._with_tile(count, start + num_taken + count)
-            if self.work.num_tiles and not self._is_affordable(grown):
+            if self.work.num_tiles and not self._is_affordable(grown, limit):
                 break
             self.work = grown
             self.num_left -= size
@@ -119,7 +130,7 @@ class TokenBudget:
         grain = self._grain
         return self.work.with_tile(end, -(-count // grain) * grain / self._chunk_alignment)
 
-    def _part_of_first_tile(self, count: int, start: int, others: StepWork | None) -> int:
+    def _first_part(self, count: int, start: int, others: StepWork | None) -> int:
         """How many of the tokens of the step's first tile to compute: the most that keep the limit.
 
         Pieces that cost more than `_MOST_PER_TOKEN` times as much for each token as the whole tile are not considered.
@@ -142,12 +153,20 @@ class TokenBudget:
             took, size = milliseconds, fewer
         return size if took <= max(limit, whole - _LEAST_SAVED * (whole - without)) else count
 
+    def _patient_part(self, count: int, start: int) -> int:
+        """How many of the tokens of the step's first tile to compute of a patient prompt: the most in its limit."""
+        if self._patient_limit == inf or self._costs is None or not self._costs.has_seen_tiles:
+            return count
+        while count > self._grain and self._milliseconds(count, start) > self._patient_limit:
+            count = (count - 1) // self._grain * self._grain
+        return count
+
     def _milliseconds(self, count: int, start: int) -> float:
         """The predicted duration of the step with so many tokens of its first tile."""
         assert self._costs is not None
         return self._costs.predict(self._with_tile(count, start + count))
 
-    def _is_affordable(self, work: StepWork) -> bool:
-        if self._limit == inf or self._costs is None:
+    def _is_affordable(self, work: StepWork, limit: float) -> bool:
+        if limit == inf or self._costs is None:
             return True
-        return self._costs.has_seen_tiles and self._costs.predict(work) <= self._limit
+        return self._costs.has_seen_tiles and self._costs.predict(work) <= limit

@@ -55,9 +55,11 @@ async def embed_tokens(
     refuse_embeddings(model)
     prompts: Sequence[PromptSource] = query.input
     texts = await encode_inputs(prompts, model, served, cut_at=None)
-    _refuse_many(sum(len(text.token_ids) for text in texts), MAX_TOKENS_EMBEDDED, "tokens")
+    num_tokens = sum(len(text.token_ids) for text in texts)
+    _refuse_many(num_tokens, MAX_TOKENS_EMBEDDED, "tokens")
+    num_numbers = num_tokens * model.engine.model_info.embedding_size
+    _refuse_many(num_numbers, MAX_NUMBERS, "numbers in the embeddings of its tokens")
     vectors = await pool_texts(texts, Pooling.NONE, model, served, tenant, "input")
-    _refuse_many(sum(each.size for each in vectors), MAX_NUMBERS, "numbers in the embeddings of its tokens")
     return await served.workers.run(lambda: [each.tolist() for each in vectors])
 
 

@@ -49,7 +49,7 @@ async def classify(query: ClassifyRequest, model: ServedModel, served: ServedMod
 
 def _classes(vectors: Sequence[np.ndarray], head: LabelHead, use_activation: bool) -> list[dict[str, Any]]:
     raw = np.stack(vectors)
-    probabilities = head.activate(raw) if use_activation else raw.astype(np.float64)
+    probabilities = head.activate(raw, are_classes=True) if use_activation else raw.astype(np.float64)
     return [
         {"index": index, "label": head.labels[int(best)], "probs": row.tolist(), "num_classes": len(row)}
         for index, (row, best) in enumerate(zip(probabilities, raw.argmax(axis=1), strict=True))

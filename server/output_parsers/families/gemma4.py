@@ -1,4 +1,9 @@
-"""Gemma 4's calls: `call:name{key:<|"|>text<|"|>,other:[1,true]}`, with a notation of values of its own."""
+"""Gemma 4's calls, `call:name{key:<|"|>text<|"|>,other:[1,true]}`, with a notation of values of its own.
+
+FunctionGemma's are the same but for their marks.
+"""
+
+from __future__ import annotations
 
 import json
 import re
@@ -12,6 +17,8 @@ from server.output_parsers.reading.tool_call_reader import MAX_NAME_CHARS, CharC
 MAX_DEPTH = 64  # of lists and mappings within each other
 _QUOTE = '<|"|>'
 _END = "<tool_call|>"
+_ESCAPE = "<escape>"
+_END_OF_CALL = "<end_function_call>"
 _SPACE = " \t\r\n"
 _NEXT_KEY = re.compile(r"""(?:,\s*)?["'<|>]*(?P<key>[\w.$-]*)["'<|>]*\s*(?P<behind>[^\w\s"'<|>.$-])?""")
 _CONSTANTS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
@@ -20,15 +27,31 @@ _CONSTANTS = {"true": "true", "false": "false", "null": "null", "True": "true", 
 class _Frame(NamedTuple):
     """What a value stands in."""
 
+    quote: str  # the mark around texts
     close: str  # the bracket behind the last value
     colon: str = ""  # what stands between a key and its value; nothing in a list
     schema: Any = None  # of the keys, where it is known
 
+    @property
+    def mapping(self) -> _Frame:
+        """The frame of the values of a mapping within this one."""
+        return _Frame(self.quote, "}", ":")
 
-_LIST, _MAPPING = _Frame("]"), _Frame("}", ":")
+    @property
+    def items(self) -> _Frame:
+        """The frame of the values of a list within this one."""
+        return _Frame(self.quote, "]")
 
 
 def gemma4(text: ToolCallReader) -> CharCoroutine:
+    return (yield from _call(text, _QUOTE, _END))
+
+
+def functiongemma(text: ToolCallReader) -> CharCoroutine:
+    return (yield from _call(text, _ESCAPE, _END_OF_CALL))
+
+
+def _call(text: ToolCallReader, quote: str, end: str) -> CharCoroutine:
     """`call:name{…}`, or Python's `call:name(key=value)`; some models put a namespace before the name."""
     yield from text.literal("call:", (yield from text.skip_space()))
     name, char = "", (yield)
@@ -41,10 +64,10 @@ def gemma4(text: ToolCallReader) -> CharCoroutine:
     if not text.is_known(name) and text.is_known(name.rpartition(":")[2]):
         name = name.rpartition(":")[2]
     text.start(name)
-    frame = _MAPPING if char == "{" else _Frame(")", "=")
-    yield from _mapping(text, 0, frame._replace(schema=text.schema_of(name)))
+    close, colon = "}:" if char == "{" else ")="
+    yield from _mapping(text, 0, _Frame(quote, close, colon, text.schema_of(name)))
     text.end()
-    return (yield from text.literal(_END, (yield from text.skip_space())))
+    return (yield from text.literal(end, (yield from text.skip_space())))
 
 
 def _mapping(text: ToolCallReader, depth: int, frame: _Frame) -> CharCoroutine:
@@ -55,7 +78,7 @@ def _mapping(text: ToolCallReader, depth: int, frame: _Frame) -> CharCoroutine:
     while char != frame.close:
         text.emit(comma)
         comma = ", "
-        yield from _key(text, char, frame.colon)
+        yield from _key(text, char, frame)
         text.emit(": ")
         char = yield from _value(text, (yield from text.skip_space()), depth + 1, frame)
         if char == ",":
@@ -64,17 +87,17 @@ def _mapping(text: ToolCallReader, depth: int, frame: _Frame) -> CharCoroutine:
     return ""
 
 
-def _key(text: ToolCallReader, char: str, colon: str) -> CharCoroutine:
+def _key(text: ToolCallReader, char: str, frame: _Frame) -> CharCoroutine:
     """The name of an argument up to its colon, in quotation marks or without."""
     if char == "<":
-        yield from text.literal(_QUOTE, char)
-        yield from text.quoted((_QUOTE,))
-        return (yield from text.literal(colon, (yield from text.skip_space())))
+        yield from text.literal(frame.quote, char)
+        yield from text.quoted((frame.quote,))
+        return (yield from text.literal(frame.colon, (yield from text.skip_space())))
     if char in ('"', "'"):
         key = yield from text.string(char)
-        yield from text.literal(colon, (yield from text.skip_space()))
+        yield from text.literal(frame.colon, (yield from text.skip_space()))
     else:
-        key = (yield from text.until(colon, char)).strip()
+        key = (yield from text.until(frame.colon, char)).strip()
     text.emit(json.dumps(key, ensure_ascii=False))
     return ""
 
@@ -84,12 +107,12 @@ def _value(text: ToolCallReader, char: str, depth: int, frame: _Frame) -> CharCo
     if depth > MAX_DEPTH:
         raise NotAToolCall
     if char == "<":
-        yield from text.literal(_QUOTE, char)
+        yield from text.literal(frame.quote, char)
         yield from _text(text, frame)
     elif char == "{":
-        yield from _mapping(text, depth, _MAPPING)
+        yield from _mapping(text, depth, frame.mapping)
     elif char == "[":
-        yield from _items(text, depth)
+        yield from _items(text, depth, frame.items)
     elif char in ('"', "'"):
         written, char = yield from text.value(char)
         text.emit(written)
@@ -98,18 +121,18 @@ def _value(text: ToolCallReader, char: str, depth: int, frame: _Frame) -> CharCo
         word = ""
         while char not in (",", "}", "]", frame.close):
             word += char
-            if word.endswith(_QUOTE):  # a text whose first mark is missing
-                text.emit(json.dumps(word.removesuffix(_QUOTE), ensure_ascii=False))
+            if word.endswith(frame.quote):  # a text whose first mark is missing
+                text.emit(json.dumps(word.removesuffix(frame.quote), ensure_ascii=False))
                 return (yield from text.skip_space())
             if len(word) > MAX_NAME_CHARS:
                 raise NotAToolCall
             char = yield
         if char == "," and frame.colon and _word(word.strip()).startswith('"'):
             seen = yield  # a comma in such a text
-            while not seen.endswith((_QUOTE, frame.colon, frame.close)) and len(seen) < MAX_NAME_CHARS:
+            while not seen.endswith((frame.quote, frame.colon, frame.close)) and len(seen) < MAX_NAME_CHARS:
                 seen += yield
-            if seen.endswith(_QUOTE) and seen.lstrip() != _QUOTE:
-                text.emit(json.dumps(f"{word},{seen.removesuffix(_QUOTE)}", ensure_ascii=False))
+            if seen.endswith(frame.quote) and seen.lstrip() != frame.quote:
+                text.emit(json.dumps(f"{word},{seen.removesuffix(frame.quote)}", ensure_ascii=False))
                 return (yield from text.skip_space())
             text.again(seen)
         text.emit(_word(word.strip()))
@@ -123,8 +146,8 @@ def _text(text: ToolCallReader, frame: _Frame) -> CharCoroutine:
     held = ""
     while True:
         held += yield
-        if not held.endswith(_QUOTE):
-            sure = held[: len(held) - overlap(held, _QUOTE)]
+        if not held.endswith(frame.quote):
+            sure = held[: len(held) - overlap(held, frame.quote)]
             text.emit(json.dumps(sure, ensure_ascii=False)[1:-1])
             held = held[len(sure) :]
             continue
@@ -160,7 +183,7 @@ def _is_end(seen: str, frame: _Frame) -> bool | None:
     return has_comma and found["behind"] == frame.colon
 
 
-def _items(text: ToolCallReader, depth: int) -> CharCoroutine:
+def _items(text: ToolCallReader, depth: int, frame: _Frame) -> CharCoroutine:
     """What follows the bracket of a list, up to its closing bracket."""
     text.emit("[")
     comma = ""
@@ -168,7 +191,7 @@ def _items(text: ToolCallReader, depth: int) -> CharCoroutine:
     while char != "]":
         text.emit(comma)
         comma = ", "
-        char = yield from _value(text, char, depth + 1, _LIST)
+        char = yield from _value(text, char, depth + 1, frame)
         if char == ",":
             char = yield from text.skip_space()
         elif char != "]":
@@ -195,4 +218,8 @@ def _refuse(constant: str) -> float:
 GEMMA4 = ToolCallSyntax(
     "gemma4", ("<|tool_call>",), gemma4,
     template_marks=("<|tool_call>call:",), other_markers=(_END, _QUOTE, "<|channel>", "<channel|>"), strays=(_END,),
+)  # fmt: skip
+FUNCTIONGEMMA = ToolCallSyntax(
+    "functiongemma", ("<start_function_call>",), functiongemma,
+    template_marks=("<start_function_call>",), other_markers=(_END_OF_CALL, _ESCAPE), strays=(_END_OF_CALL,),
 )  # fmt: skip

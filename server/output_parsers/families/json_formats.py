@@ -1,6 +1,7 @@
 """Calls as objects in JSON with a name and arguments, behind a marker or as the whole of an answer."""
 
-from server.output_parsers.families.tagged_calls import QWEN, qwen_call
+from server.output_parsers.families.pythonic_calls import python_call
+from server.output_parsers.families.tagged_calls import ATTRIBUTES, QWEN, Tags, qwen_call, tagged_call
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.reading.tool_call_reader import MAX_NAME_CHARS, CharCoroutine, NotAToolCall, ToolCallReader
 
@@ -11,10 +12,13 @@ def hermes(text: ToolCallReader) -> CharCoroutine:
     """`{…}</tool_call>`, or Qwen Coder's `<function=…>…</function></tool_call>`. Some models write the tag twice."""
     char = yield from text.skip_space()
     while char == "<":
-        if (yield from text.one_of((QWEN.call, text.begin), char)) == QWEN.call:
-            return (yield from _functions(text))
+        tag = yield from text.one_of((QWEN.call, ATTRIBUTES.call, text.begin), char)
+        if tag != text.begin:
+            return (yield from _functions(text, QWEN if tag == QWEN.call else ATTRIBUTES))
         char = yield from text.skip_space()
-    if char == _FENCE[0]:  # small models put the object in one
+    if char.isalpha():
+        yield from _named(text, char)
+    elif char == _FENCE[0]:  # small models put the object in one
         yield from text.literal(_FENCE, char)
         yield from text.until("\n")
         yield from text.call_object((yield from text.skip_space()))
@@ -24,14 +28,35 @@ def hermes(text: ToolCallReader) -> CharCoroutine:
     return (yield from text.literal("</tool_call>", (yield from text.skip_space())))
 
 
-def _functions(text: ToolCallReader) -> CharCoroutine:
+def _functions(text: ToolCallReader, tags: Tags) -> CharCoroutine:
     """Calls in tags, of which the first has come, up to `</tool_call>`."""
-    tag = QWEN.call
-    while tag == QWEN.call:
-        tag = yield from qwen_call(text)
+    tag = tags.call
+    while tag == tags.call:
+        tag = yield from tagged_call(text, tags)
         if not tag:
-            tag = yield from text.one_of((QWEN.call, QWEN.all_end), (yield from text.skip_space()))
+            tag = yield from text.one_of((tags.call, tags.all_end), (yield from text.skip_space()))
     return ""
+
+
+def _named(text: ToolCallReader, char: str) -> CharCoroutine:
+    """The name of a tool and an object, which may stand in brackets."""
+    name = ""
+    while char not in "({ \r\n":
+        name += char
+        if not text.begins_name(name):
+            raise NotAToolCall
+        char = yield
+    if not text.is_known(name):
+        raise NotAToolCall
+    char = char if char in "({" else (yield from text.skip_space())
+    is_bracketed = char == "("
+    if is_bracketed:
+        char = yield from text.skip_space()
+    if char != "{":
+        raise NotAToolCall
+    text.start(name)
+    yield from text.arguments(char)
+    return (yield from text.literal(")", (yield from text.skip_space()))) if is_bracketed else ""
 
 
 def qwen_coder(text: ToolCallReader) -> CharCoroutine:
@@ -86,8 +111,9 @@ def mistral(text: ToolCallReader) -> CharCoroutine:
 
 
 def llama(text: ToolCallReader) -> CharCoroutine:
-    """An object whose brace has come already, or that a control token has announced."""
-    return (yield from text.call_object("{" if text.begin == "{" else (yield from text.skip_space())))
+    """An object whose brace has come already, or that a control token has announced; or Python's `name.call(…)`."""
+    char = "{" if text.begin == "{" else (yield from text.skip_space())
+    return (yield from text.call_object(char) if char == "{" else python_call(text, char))
 
 
 def array(text: ToolCallReader) -> CharCoroutine:

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.reading.tool_call_reader import MAX_NAME_CHARS, CharCoroutine, NotAToolCall, ToolCallReader
 
+_OLMO_END = "</function_calls>"
 MAX_DEPTH = 64  # of lists and dictionaries within each other
 _SPACE = " \t\r\n"
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
@@ -23,6 +24,8 @@ def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> 
     name, char = yield from _name(char, also=".-")
     if char != "(":
         raise NotAToolCall
+    if not text.is_known(name):
+        name = name.removesuffix(".call")  # as Llama 3 writes calls of its own tools
     char = yield from text.skip_space()
     if may_print and name == "print":
         yield from python_call(text, char)
@@ -70,6 +73,14 @@ def python_calls(text: ToolCallReader, char: str) -> CharCoroutine:
     if not text.has_started:
         raise NotAToolCall
     return ""
+
+
+def olmo3(text: ToolCallReader) -> CharCoroutine:
+    """A call in each line, up to `</function_calls>`."""
+    while (char := (yield from text.skip_space())) != _OLMO_END[0]:
+        yield from python_call(text, char)
+    yield from text.literal(_OLMO_END, char)
+    return text.only_if_started()
 
 
 def _keyword(text: ToolCallReader, char: str) -> CharCoroutine:
@@ -219,4 +230,8 @@ def _json(text: str) -> str:
 PYTHONIC = ToolCallSyntax(
     "pythonic", ("[", "<|python_start|>"), pythonic, only_first=True,
     template_marks=("[func_name1(params_name1", "<|python_start|>"), is_ambiguous=True,
+)  # fmt: skip
+OLMO3 = ToolCallSyntax(
+    "olmo3", ("<function_calls>",), olmo3,
+    template_marks=("<function_calls>",), other_markers=(_OLMO_END,), strays=(_OLMO_END,),
 )  # fmt: skip

@@ -40,6 +40,9 @@ class Tags(NamedTuple):
 
 
 QWEN = Tags("<function=", "</function>", "<parameter=", "</parameter>", "</tool_call>", is_padded=True)
+ATTRIBUTES = Tags(
+    '<function name="', "</function>", '<parameter name="', "</parameter>", "</tool_call>", is_padded=True
+)
 SEED_TAGS = QWEN._replace(all_end="</seed:tool_call>")
 MINIMAX_TAGS = Tags('<invoke name="', "</invoke>", '<parameter name="', "</parameter>", "</minimax:tool_call>")
 _DSML = "\uff5cDSML\uff5c"

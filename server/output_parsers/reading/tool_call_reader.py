@@ -173,6 +173,11 @@ class ToolCallReader:
                 name = yield from self.string(char)
                 self.start(name)
                 char = yield from self.skip_space()
+            elif not name and key not in ARGUMENT_KEYS and char == "{" and self.is_known(key):  # it stands for both
+                name, has_arguments = key, True
+                self.start(name)
+                yield from self.arguments(char)
+                char = yield from self.skip_space()
             elif key in ARGUMENT_KEYS and char == "{" and name and not has_arguments:
                 has_arguments = True
                 yield from self.arguments(char)
@@ -232,6 +237,10 @@ class ToolCallReader:
     def is_known(self, name: str) -> bool:
         """Whether a tool has this name."""
         return self.offered_name(name) in self._schemas
+
+    def begins_name(self, text: str) -> bool:
+        """Whether the name of a tool begins with `text`."""
+        return any(name.startswith(text) for name in self._schemas)
 
     def offered_name(self, name: str) -> str:
         """The name of the one tool that is meant: models write `get.time` for `get_time`, or `functions.get_time`."""

@@ -10,6 +10,8 @@ from typing import Any, Self
 
 import orjson
 from tokenizers import Tokenizer
+from tokenizers.normalizers import Lowercase
+from tokenizers.normalizers import Sequence as Normalizers
 
 from engine.interface.errors import ModelError
 from server.text.tokenization.byte_alphabet import bytes_of
@@ -28,14 +30,20 @@ class TokenizerJson(TokenizersEncoder):
     """A vocabulary with its pipeline. Raises ModelError if its decoder is not supported.
 
     The file at `path` has it, and `decoder` is that of the pipeline, as `tokenizer.json` states it; `special_tokens`
-    are special even if the file does not say so.
+    are special even if the file does not say so. With `is_lowered` the capitals of texts are lowered before all else.
     """
 
-    def __init__(self, path: Path, pipeline: Tokenizer, decoder: Any, special_tokens: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: Path, pipeline: Tokenizer, decoder: Any, special_tokens: Sequence[str] = (), *,
+        is_lowered: bool = False,
+    ) -> None:  # fmt: skip
         self._path, self._tokenizer = path, pipeline
         # The file may store these from training, but a prompt must be neither cut nor padded.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        if is_lowered:
+            usual = self._tokenizer.normalizer
+            self._tokenizer.normalizer = Lowercase() if usual is None else Normalizers([Lowercase(), usual])
         self._mark_special(special_tokens)
         self.tokens = self._token_table()
         added = self._tokenizer.get_added_tokens_decoder()
@@ -49,14 +57,14 @@ class TokenizerJson(TokenizersEncoder):
         super().__init__(self._tokenizer, added, control_ids)
 
     @classmethod
-    def read(cls, path: Path, text: str, special_tokens: Sequence[str] = ()) -> Self:
+    def read(cls, path: Path, text: str, special_tokens: Sequence[str] = (), *, is_lowered: bool = False) -> Self:
         """The vocabulary of a `tokenizer.json` with the content `text`; raises ModelError also if it is damaged."""
         try:
             decoder = orjson.loads(text).get("decoder")
             pipeline = Tokenizer.from_str(text)
         except Exception as error:  # the library raises no narrower type
             raise ModelError(f"{path} is damaged, or of a kind that is not known: {error}") from error
-        return cls(path, pipeline, decoder, special_tokens)
+        return cls(path, pipeline, decoder, special_tokens, is_lowered=is_lowered)
 
     def _mark_special(self, tokens: Sequence[str]) -> None:
         special = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}

@@ -55,7 +55,7 @@ THROUGH_THE_ENGINE = (
 )
 # GGUF files cannot say which layers have a window, do not rotate or have no experts, or that blocks are sequential.
 NOT_IN_GGUF = {
-    "ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven", "ernie4_5_moe_interval", "falcon_sequential",
+    "ministral", "qwen2_windows", "smollm3_windows", "ernie4_5_moe_interval", "falcon_sequential",
     "gpt_oss_limited", "lfm2_biases", "nemotron_h_moe",
 }  # fmt: skip
 # Nor what bounds time steps, or that norms come before gates.
@@ -67,6 +67,7 @@ NOT_IN_GGUF |= {"olmo_hybrid", "olmo_hybrid_rotary"}  # no files of the architec
 # What GGUF files do not say, because it is the same in all published models.
 PUBLISHED: dict[str, dict[str, Any]] = {
     "llama4": {"floor_scale": 8192, "attn_scale": 0.1},
+    "qwen3_next_uneven": {"norm_topk_prob": True},
     "minicpm3": {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
     "phimoe": {
         "router_jitter_noise": 0.01,
@@ -116,7 +117,8 @@ NATIVE_ALONE |= {
     "gpt_neox_sequential", "gpt_oss_limited", "granite_hybrid_attention", "granite_hybrid_dense", "lfm2_biases",
     "llama_linear_biases_tied", "llama_three_one", "ministral", "nemotron_h_moe_latent", "phi3_short", "qwen2_5_vl",
     "qwen2_windows", "qwen3_5_moe_pictures", "qwen3_5_pictures", "qwen3_next_uneven", "qwen3_vl", "seed_oss",
-    "smollm3_windows", "smolvlm",
+    "smollm3_windows", "smolvlm", "cohere_norms",
+    "stablelm_parallel",
 }  # fmt: skip
 NATIVE_ALONE |= {
     "bailing_moe", "deepseek_v32", "gpt_bigcode", "mamba", "minicpm3", "olmo", "orion", "phimoe", "plamo2", "plamo3",
@@ -125,7 +127,7 @@ NATIVE_ALONE |= {
 NATIVE_ALONE |= {"baichuan", "baichuan_alibi", "falcon_alibi", "jais", "mimo2", "mpt"}
 NATIVE_ALONE |= {
     "cohere2_moe", "cohere2_moe_rms", "dbrx", "deepseek", "glm_dsa", "glm_dsa_shared", "hy_v3", "jais2", "maincoder",
-    "mellum", "nanbeige",
+    "mellum", "nanbeige", "qwen",
 }  # fmt: skip
 # Those whose heads are too narrow for native attention: XLA's serves beside native products.
 WITH_NARROW_HEADS = {"falcon_alibi"}

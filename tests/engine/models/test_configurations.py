@@ -67,6 +67,12 @@ def test_older_spellings_mean_the_same(tmp_path: Path, name: str, changes: dict[
         ("smollm3", {}, ("rope_parameters",), {"rotary": (plain(16, 2000000.0),)}),
         ("granite", {}, ("logits_scaling", "residual_multiplier"), {"logit_scale": 1.0, "residual_scale": 1.0}),
         ("ministral3", {"rope_parameters": {"type": "default"}}, (), {"query_growth": 0.0}),
+        (  # stretches nothing within the context that is served
+            "llama",
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 5000.0, "factor": 4.0}},
+            (),
+            {"rotary": (plain(32, 5000.0),), "context_length": 512},
+        ),
     ],
 )
 def test_what_a_configuration_leaves_out(
@@ -117,7 +123,7 @@ def test_contexts_that_an_index_picks_whole_are_served_without_it(tmp_path: Path
         ("phi3_long", {"rope_parameters": {"type": "su", "short_factor": [1.0] * 7 + [0.0]}}, "short_factor is"),
         ("phi3", {"partial_rotary_factor": 0.2, "rope_parameters": {}}, "it must make an even part of 16 features"),
         ("phi3", {"partial_rotary_factor": 1.5, "rope_parameters": {}}, "partial_rotary_factor is 1.5"),
-        ("phi3", {"rope_parameters": {"rope_type": "dynamic"}}, 'rope_type is "dynamic"; rotary scaling is served of'),
+        ("phi3", {"rope_parameters": {"rope_type": "ntk"}}, 'rope_type is "ntk"; rotary scaling is served of'),
         ("phi3", {"num_key_value_heads": 4}, r"qkv_proj.weight has shape \(128, 64\), expected \(64, 64\)"),
         ("deepseek_v32", {"index_topk": 0}, "index_topk is 0"),
         ("deepseek_v32", {"index_head_dim": 8}, "index_head_dim is 8; it must be at least 16"),

@@ -41,6 +41,8 @@ GGUF_ARCHITECTURES = {
     "bert": MODEL_ARCH.BERT,
     "xlm_roberta_classifier": MODEL_ARCH.BERT,
     "nomic_bert": MODEL_ARCH.NOMIC_BERT,
+    "nomic_bert_moe": MODEL_ARCH.NOMIC_BERT_MOE,
+    "llama_embed": MODEL_ARCH.LLAMA,  # the gguf package does not know its name
     "jina_v3": MODEL_ARCH.JINA_BERT_V3,
     "modern_bert": MODEL_ARCH.MODERN_BERT,
     "modern_bert_classifier": MODEL_ARCH.MODERN_BERT,
@@ -49,12 +51,13 @@ GGUF_ARCHITECTURES = {
 }
 OF_EACH_BACKEND = {"bert", "xlm_roberta", "modern_bert"}
 if IS_FULL:
-    OF_EACH_BACKEND |= {"bert_tanh", "bert_classifier", "xlm_roberta_classifier"}
+    OF_EACH_BACKEND |= {"nomic_bert_moe", "llama_embed", "bert_tanh", "bert_classifier", "xlm_roberta_classifier"}
 FIELD = {Pooling.CLS: "cls", Pooling.LAST: "last", Pooling.MEAN: "mean"}
 
 
 def tensors_of(golden: dict[str, Any]) -> dict[str, np.ndarray]:
-    return tiny_weights(golden["config"]["architectures"][0], golden["shapes"], golden["seed"])
+    tensors = tiny_weights(golden["config"]["architectures"][0], golden["shapes"], golden["seed"])
+    return {name: values for name, values in tensors.items() if name not in golden.get("left_out", ())}
 
 
 @pytest.fixture(scope="module")
@@ -185,9 +188,11 @@ async def test_a_gguf_file_computes_the_same(folders: Path, tmp_path: Path, name
 
 
 @pytest.mark.parametrize("name", sorted(GGUF_ARCHITECTURES.keys() - {"bert", "xlm_roberta_classifier"}))
-def test_a_gguf_file_is_the_same_model(folders: Path, tmp_path: Path, name: str) -> None:
-    """Its configuration and its weights are those of the folder."""
-    opened = [open_model(path) for path in (folders / name, write_gguf(tmp_path / "model.gguf", GOLDENS[name]))]
+def test_a_gguf_file_is_the_same_model(tmp_path: Path, name: str) -> None:
+    """Its configuration and its weights are those of the folder, without the biases of experts that it leaves out."""
+    (tmp_path / "folder").mkdir()
+    write_golden(tmp_path / "folder", in_gguf(GOLDENS[name]))
+    opened = [open_model(path) for path in (tmp_path / "folder", write_gguf(tmp_path / "model.gguf", GOLDENS[name]))]
     shown = []
     for each in opened:
         fields = vars(each.config) | {"prefix": "", "rotary": (), "head_pooling": None}
@@ -213,11 +218,49 @@ def weights_of(opened: OpenModel) -> dict[str, Any]:
     return opened.load(ArrayLayout(), Precision("float32", None), lambda *step: None).params
 
 
+def in_gguf(golden: dict[str, Any]) -> dict[str, Any]:
+    """The golden with the tensors that a GGUF file has."""
+    return {**golden, "left_out": [name for name in golden["shapes"] if name.endswith(".mlp.experts.bias")]}
+
+
+def usual_config(golden: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with the names that most encoders give its fields."""
+    config = golden["config"]
+    if "n_embd" not in config:
+        return config
+    return {
+        **config, "hidden_size": config["n_embd"], "intermediate_size": config["n_inner"], "rope_parameters": {
+            "rope_theta": config["rotary_emb_base"]
+        }, "num_attention_heads": config["n_head"], "num_hidden_layers": config["n_layer"],
+        "max_position_embeddings": config["n_positions"], "layer_norm_eps": config["layer_norm_epsilon"],
+    }  # fmt: skip
+
+
+def add_experts(writer: GGUFWriter, config: dict[str, Any]) -> None:
+    writer.add_moe_every_n_layers(config["moe_every_n_layers"])
+    writer.add_expert_count(config["num_experts"])
+    writer.add_expert_used_count(config["moe_top_k"])
+
+
+def converted(name: str, values: np.ndarray, config: dict[str, Any]) -> tuple[str, np.ndarray]:
+    """Experts by themselves, of all in one matrix; heads of Llama's queries and keys with adjacent features."""
+    if ".mlp.experts.mlp." in name:
+        by_expert = values.reshape(config["num_experts"], -1, values.shape[1])
+        return f"{name}.weight", by_expert.swapaxes(1, 2) if name.endswith("w2") else by_expert
+    if config["model_type"] == "llama_bidirec" and (".q_proj." in name or ".k_proj." in name):
+        size = config["hidden_size"] // config["num_attention_heads"]
+        return name, values.reshape(-1, 2, size // 2, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+    return name, values
+
+
 def write_gguf(path: Path, golden: dict[str, Any], more: Mapping[str, np.ndarray] = MappingProxyType({})) -> Path:
     """What the converter makes of a golden; `more` are further tensors, by their names in the file."""
-    config = golden["config"]
+    config = usual_config(golden)
     architecture = GGUF_ARCHITECTURES[golden["name"]]
-    writer = GGUFWriter(path, MODEL_ARCH_NAMES[architecture])
+    stated = "llama-embed" if golden["name"] == "llama_embed" else MODEL_ARCH_NAMES[architecture]
+    writer = GGUFWriter(path, stated)
+    if "moe_every_n_layers" in config:
+        add_experts(writer, config)
     first = config["pad_token_id"] + 1 if "roberta" in config["model_type"] else 0
     is_gemma, is_decoder = config["model_type"] == "gemma3_text", "num_key_value_heads" in config
     writer.add_context_length(config["max_position_embeddings"] - first)
@@ -227,8 +270,9 @@ def write_gguf(path: Path, golden: dict[str, Any], more: Mapping[str, np.ndarray
     writer.add_block_count(config["num_hidden_layers"])
     if is_decoder:
         writer.add_head_count_kv(config["num_key_value_heads"])
-        writer.add_key_length(config["head_dim"])
-        writer.add_value_length(config["head_dim"])
+        if "head_dim" in config:
+            writer.add_key_length(config["head_dim"])
+            writer.add_value_length(config["head_dim"])
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     else:
         writer.add_layer_norm_eps(config.get("layer_norm_eps", config.get("norm_eps")))
@@ -242,7 +286,8 @@ def write_gguf(path: Path, golden: dict[str, Any], more: Mapping[str, np.ndarray
         writer.add_sliding_window(config.get("local_attention", config.get("sliding_window")))
         writer.add_sliding_window_pattern(3)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
-    for name, values in tensors_of(golden).items():
+    for folder_name, tensor in tensors_of(in_gguf(golden)).items():
+        name, values = converted(folder_name, tensor, config)
         short = "cls.output.weight" if name == "score.weight" else name.removeprefix("roberta.").removeprefix("model.")
         if short.startswith("pooler."):
             continue
@@ -353,6 +398,8 @@ def test_dense_layers_of_a_gguf_file(tmp_path: Path) -> None:
         ({"out_features": 1 << 20}, "out_features"),
         ({"activation_function": "torch.nn.ReLU"}, "activation_function"),
         ({"bias": False}, "linear.bias"),
+        ({"use_residual": True}, "use_residual"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name"),
     ],
 )
 def test_dense_layers_that_are_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
@@ -363,6 +410,21 @@ def test_dense_layers_that_are_refused(tmp_path: Path, change: dict[str, Any], w
     path.write_text(json.dumps(json.loads(path.read_text()) | change), encoding="utf-8")
     with pytest.raises(ModelError, match=words):
         open_model(tmp_path)
+
+
+def test_a_dense_layer_with_tanh_does_not_follow_a_normalisation(tmp_path: Path) -> None:
+    zeros = np.zeros((96, 64), np.float32), np.zeros(96, np.float32), np.zeros((32, 96), np.float32)
+    write_dense(tmp_path, *zeros)
+    write_golden(tmp_path, GOLDENS["bert"])
+    path = tmp_path / "modules.json"
+    modules, normalize = json.loads(path.read_text()), {"path": "4_Normalize", "type": "models.Normalize"}
+    for at, is_refused in ((2, True), (3, False), (4, False)):  # before both layers, before the linear one, at the end
+        path.write_text(json.dumps([*modules[:at], normalize, *modules[at:]]), encoding="utf-8")
+        if is_refused:
+            with pytest.raises(ModelError, match="behind Normalize"):
+                open_model(tmp_path)
+        else:
+            assert len(open_model(tmp_path).config.projections) == 2
 
 
 def write_golden(path: Path, golden: dict[str, Any], changes: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -400,11 +462,20 @@ def test_a_configuration_as_nomic_published_it(folders: Path, tmp_path: Path) ->
         ("bert", {"num_attention_heads": 3}, "num_attention_heads"),
         ("bert", {"max_position_embeddings": 149}, "position_embeddings"),
         ("nomic_bert", {"hidden_act": "gelu"}, "hidden_act"),
+        ("nomic_bert_moe", {"qkv_proj_bias": False}, "qkv_proj_bias is false"),
+        ("nomic_bert_moe", {"activation_function": "swiglu"}, "activation_function"),
+        ("nomic_bert_moe", {"moe_every_n_layers": 1}, "moe_every_n_layers is 1"),
+        ("nomic_bert_moe", {"moe_top_k": 7}, "a token cannot pick 7 of 6 experts"),
+        ("nomic_bert_moe", {"num_experts": 1 << 31}, "num_experts is 2147483648"),
+        ("nomic_bert_moe", {"num_shared_experts": 1}, "num_shared_experts is 1"),
+        ("llama_embed", {"model_type": "llama"}, "model_type"),
         ("modern_bert", {"mlp_bias": True}, "mlp_bias"),
         ("modern_bert", {"layer_types": ["full_attention"]}, "layer_types"),
+        ("modern_bert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling"),
         ("modern_bert_classifier", {"classifier_pooling": "max"}, "classifier_pooling"),
         ("modern_bert_classifier", {"classifier_activation": "relu"}, "classifier_activation"),
         ("gemma_embedding", {"use_bidirectional_attention": False}, "use_bidirectional_attention"),
+        (DECODER, {"is_causal": False}, "is_causal"),
     ],
 )
 def test_what_is_not_served_is_refused_by_its_field(

@@ -12,13 +12,14 @@ from gguf import GGMLQuantizationType as Kind
 from engine.adapters.adapter_stacks import AdapterStacks
 from engine.adapters.targets import targets_of
 from engine.backends.backends import choose_backends
+from engine.backends.native.matrices import PackedLayout
 from engine.backends.xla.matrices import ArrayLayout
 from engine.client import EngineClient
 from engine.interface.config import AdapterLimits, EngineConfig
 from engine.interface.errors import ModelError
 from engine.interface.types import ModelFootprint
 from engine.models.open_model import open_model
-from engine.weights.layout import Precision
+from engine.weights.layout import Precision, WeightsLayout
 from server.startup.progress import silent
 from tests.gguf_tensors import HEAD_DIM, NUM_KV_HEADS, NUM_LAYERS, write_random_model
 from tests.golden.pictures.tiny_folder import GOLDEN, write_tiny_folder
@@ -48,15 +49,23 @@ def test_the_weights_take_what_was_said(tmp_path: Path, backend: str, options: d
     assert said.context_length == 512
 
 
-def test_adapters_take_the_memory_of_their_places(tmp_path: Path) -> None:
-    path = write_random_model(tmp_path / "model.gguf", mixed)
-    config, limits = EngineConfig(dtype="float32"), AdapterLimits(3, 12)
+@pytest.mark.parametrize(
+    ("dtype", "layout"), [("float32", ArrayLayout()), ("float32", PackedLayout()), ("auto", PackedLayout())]
+)
+def test_adapters_take_the_memory_of_their_places(tmp_path: Path, dtype: str, layout: WeightsLayout) -> None:
+    """Where all weights of a leaf have few bits, bytes and their scales."""
+    path = write_random_model(tmp_path / "model.gguf", mixed if dtype == "float32" else lambda _: Kind.Q8_0)
+    backend = "native" if isinstance(layout, PackedLayout) else "xla"
+    config = EngineConfig(dtype=dtype, matmul_backend=backend, attention_backend=backend)
+    limits = AdapterLimits(3, 12)
     alone = EngineClient.footprint(path, config)
     said = EngineClient.footprint(path, replace(config, adapters=limits))
-    targets = targets_of(open_model(path).model)
-    stacks = AdapterStacks(targets, limits, ArrayLayout(), Precision.of_engine(config), ())
+    opened = open_model(path)
+    targets = targets_of(opened.model)
+    stacks = AdapterStacks(targets, limits, layout, Precision.of_engine(config), (), tensors=opened.tensors)
     attached = stacks.attach({target.name: None for target in targets})
     pairs = [leaf.pairs for leaf in attached.values()]
+    assert {pair.down.dtype.name for pair in pairs} == {"float32" if dtype == "float32" else "uint8"}
     assert said.weight_bytes - alone.weight_bytes == sum(pair.down.nbytes + pair.up.nbytes for pair in pairs) > 0
 
 

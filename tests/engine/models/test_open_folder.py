@@ -160,6 +160,10 @@ def test_what_follows_from_the_configuration_may_be_stored(tmp_path):
             {"rotary": (yarn(32, 5000.0, factor=4, original_context=128),), "context_length": 512},
         ),
         (
+            {"rope_scaling": YARN | {"original_max_position_embeddings": 32}, "original_max_position_embeddings": 128},
+            {"rotary": (yarn(32, 5000.0, factor=4, original_context=128),), "context_length": 256},
+        ),
+        (
             {"rope_scaling": YARN | {"attention_factor": 1.25, "truncate": False}},
             {"rotary": (yarn(32, 5000.0, factor=4, original_context=256, is_truncated=False, magnitude=1.25),)},
         ),
@@ -184,8 +188,8 @@ def test_what_the_configuration_leaves_out(tmp_path, config, expected):
         ({"architectures": ["LlamaForTokenClassification"]}, "architectures is"),
         ({"model_type": "mllama"}, 'model_type is "mllama"'),
         ({"hidden_act": "gelu"}, 'hidden_act is "gelu"'),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, 'rope_type is "dynamic"; rotary scaling is served'),
-        ({"rope_parameters": {"type": "dynamic", "factor": 2.0}}, ' type is "dynamic"; rotary scaling is served of'),
+        ({"rope_scaling": {"rope_type": "ntk", "factor": 8.0}}, 'rope_type is "ntk"; rotary scaling is served'),
+        ({"rope_parameters": {"type": "ntk", "factor": 2.0}}, ' type is "ntk"; rotary scaling is served of'),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "lacks low_freq_factor"),
         (
             {"rope_scaling": LLAMA3 | {"high_freq_factor": 1}},
@@ -203,6 +207,7 @@ def test_what_the_configuration_leaves_out(tmp_path, config, expected):
             {"rope_scaling": {"type": "yarn", "factor": 1e308, "original_max_position_embeddings": 128}},
             r"factor is 1e\+308; no context is so long",
         ),
+        ({"is_causal": False}, "is_causal is false; a decoder whose tokens see what comes later is not served"),
         ({"rope_scaling": "dynamic"}, "rope_scaling is .*; it must be an object"),
         ({"attention_bias": True}, "lacks the tensors 'model.layers.0.self_attn.q_proj.bias', "),
         ({"mlp_bias": True}, "lacks the tensors 'model.layers.0.mlp.gate_proj.bias', "),

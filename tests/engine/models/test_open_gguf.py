@@ -9,7 +9,7 @@ from engine.backends.backends import BACKENDS
 from engine.backends.xla.matrices import ArrayLayout
 from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
-from engine.models.parts.rotary import plain
+from engine.models.parts.rotary import plain, yarn
 from engine.weights.layout import Precision
 
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, VOCAB = 64, 96, 2, 4, 2, 50
@@ -134,6 +134,13 @@ def test_quantised_tensors_come_within_their_error_and_a_tied_output_is_absent(w
     assert np.abs(params["embedding"] - tensors["token_embd.weight"]).max() <= largest / 127
 
 
+def test_a_stated_magnitude_of_yarn_is_taken(write):
+    sizes = {"rope_scaling_factor": 4.0, "rope_scaling_yarn_attn_factor": 1.25}
+    path, _ = write(extra=YARN, sizes=sizes)
+    expected = yarn(HEAD_DIM, 5000.0, factor=4.0, original_context=128, magnitude=1.25)
+    assert open_model(path).config.rotary == (expected,)
+
+
 def test_bfloat16_is_the_nearest(write):
     path, tensors = write()
     params = load(path, "bfloat16")
@@ -149,6 +156,7 @@ def test_bfloat16_is_the_nearest(write):
         ({"leave_out": ("blk.1.ffn_up.weight",)}, "no tensor 'blk.1.ffn_up.weight'"),
         ({"extra": {"llama.rope.scaling.type": "longrope"}}, "rotary scaling of type 'longrope'"),
         ({"sizes": {"rope_dimension_count": 8}}, "a rotary embedding over a part of the head"),
+        ({"sizes": {"causal_attention": False}}, "attention.causal' is False; a decoder whose tokens see"),
         ({"sizes": {"rope_scaling_yarn_ext_factor": 0.5}, "extra": YARN}, "yarn_ext_factor' is 0.5; only 1 is served"),
         ({"factors": np.ones(HEAD_DIM)}, r"rope_freqs.weight has shape \(16,\), expected \(8,\)"),
         ({"factors": np.zeros(HEAD_DIM // 2)}, "rope_freqs.weight has a factor that is not above 0"),

@@ -1,5 +1,6 @@
 """Arrays that the device takes over: zeros, aligned, and the device's own memory afterwards."""
 
+import ctypes
 import mmap
 import platform
 from pathlib import Path
@@ -8,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from engine.weights.host_memory import give_back_freed, large_array
+from engine.weights.host_memory import give_back_freed, large_array, put_in_huge_pages
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, "bfloat16"], ids=str)
@@ -31,6 +32,31 @@ def test_a_system_without_huge_pages(monkeypatch):
 
     monkeypatch.setattr(mmap, "mmap", Memory)
     assert large_array((4, 4), np.float32).shape == (4, 4)
+
+
+def test_memory_in_use_goes_into_huge_pages_with_what_it_holds():
+    array = np.arange(3 << 20, dtype=np.uint32)
+    put_in_huge_pages(array.ctypes.data, array.nbytes)
+    assert (array == np.arange(3 << 20)).all()
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no such advice")
+def test_only_whole_huge_pages_within_the_memory_are_moved(monkeypatch):
+    asked = []
+
+    class Library:
+        def __init__(self, name):
+            pass
+
+        def madvise(self, address, size, advice):
+            asked.append((address.value, size.value, advice))
+
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    huge = 2 << 20
+    put_in_huge_pages(huge + 4096, 3 * huge)
+    assert [(start, size) for start, size, _ in asked] == [(2 * huge, 2 * huge)] * 2
+    put_in_huge_pages(huge + 4096, 2 * huge - 4097)
+    assert len(asked) == 2, "there is no whole one"
 
 
 def resident_bytes() -> int:

@@ -547,6 +547,9 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "arcee": ("ArceeForCausalLM", {**_LLAMA, "rope_parameters": _PLAIN}),
     "cohere": ("CohereForCausalLM", {**_SIZES, "logit_scale": 0.5, "rope_parameters": _PLAIN}),
+    "cohere_norms": (  # of each head of queries and keys
+        "CohereForCausalLM", {**_SIZES, "logit_scale": 0.5, "use_qk_norm": True, "rope_parameters": _PLAIN},
+    ),
     "cohere2": (
         "Cohere2ForCausalLM",
         {
@@ -565,6 +568,13 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "StableLmForCausalLM",
         {
             **_SIZES, "use_qkv_bias": True, "tie_word_embeddings": False,
+            "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.25},
+        },
+    ),
+    "stablelm_parallel": (  # with a norm of each head of queries and keys
+        "StableLmForCausalLM",
+        {
+            **_SIZES, "use_parallel_residual": True, "qk_layernorm": True, "tie_word_embeddings": False,
             "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.25},
         },
     ),
@@ -646,6 +656,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             **{key: value for key, value in _LLAMA.items() if key != "intermediate_size"}, "intermediate_size_mlp": 96,
             "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "use_qk_norm": True, "tie_word_embeddings": False,
+        },
+    ),
+    "qwen": (
+        "QWenLMHeadModel",
+        {
+            **{key: value for key, value in _SIZES.items() if key != "num_key_value_heads"}, "intermediate_size": 192,
+            "kv_channels": 32, "seq_length": 512, "rotary_emb_base": 5000, "rotary_pct": 1.0, "use_dynamic_ntk": True,
+            "use_logn_attn": True, "layer_norm_epsilon": 1e-6, "no_bias": True, "tie_word_embeddings": False,
         },
     ),
     "nanbeige": (

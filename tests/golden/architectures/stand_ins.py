@@ -1,8 +1,8 @@
 """What computes the models that transformers has no class for: classes of others that compute the same, or a plain one.
 
-Bailing's, DeepSeek's first, EXAONE's, InternLM2's, Maincoder's, MiniCPM's, Nanbeige's, Orion's and XVERSE's code, which
-their makers publish beside the weights, computes what GLM 4.5, Granite, Hunyuan, Llama, Qwen2's mixtures and StableLM
-compute of the same tensors by other names. SmallThinker's is written here once more.
+Bailing's, DeepSeek's first, EXAONE's, InternLM2's, Maincoder's, MiniCPM's, Nanbeige's, Orion's, Qwen's first and
+XVERSE's code, which their makers publish beside the weights, computes what GLM 4.5, Granite, Hunyuan, Llama, Qwen2, its
+mixtures and StableLM compute of the same tensors by other names. SmallThinker's is written here once more.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -288,6 +288,37 @@ def load_maincoder(tensors: Tensors, config: Config, folder: Path) -> Any:
     return _loaded("HunYuanDenseV1ForCausalLM", same, _renamed(changed, names), folder)
 
 
+def qwen_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"] // 2
+    size, vocab = config["num_attention_heads"] * config["kv_channels"], [config["vocab_size"], config["hidden_size"]]
+    shapes = {"transformer.wte.weight": vocab, "lm_head.weight": vocab, "transformer.ln_f.weight": [hidden]}
+    for layer in range(config["num_hidden_layers"]):
+        before = f"transformer.h.{layer}."
+        shapes |= {
+            f"{before}ln_1.weight": [hidden], f"{before}ln_2.weight": [hidden],
+            f"{before}attn.c_attn.weight": [3 * size, hidden], f"{before}attn.c_attn.bias": [3 * size],
+            f"{before}attn.c_proj.weight": [hidden, size], f"{before}mlp.w1.weight": [inner, hidden],
+            f"{before}mlp.w2.weight": [inner, hidden], f"{before}mlp.c_proj.weight": [hidden, inner],
+        }  # fmt: skip
+    return shapes
+
+
+def load_qwen(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As Qwen2, with a head of keys for each of queries."""
+    names = {
+        "transformer.wte": "model.embed_tokens", "transformer.h": "model.layers", "transformer.ln_f": "model.norm",
+        "ln_1": "input_layernorm", "ln_2": "post_attention_layernorm", "attn.c_proj": "self_attn.o_proj",
+        "mlp.w2": "mlp.gate_proj", "mlp.w1": "mlp.up_proj", "mlp.c_proj": "mlp.down_proj",
+    }  # fmt: skip
+    changed = _split(tensors, "attn.c_attn", lambda packed: torch.chunk(packed, 3))
+    same = {
+        **config, "intermediate_size": config["intermediate_size"] // 2, "head_dim": config["kv_channels"],
+        "num_key_value_heads": config["num_attention_heads"], "rms_norm_eps": config["layer_norm_epsilon"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": config["rotary_emb_base"]},
+    }  # fmt: skip
+    return _loaded("Qwen2ForCausalLM", same, _renamed(changed, names), folder)
+
+
 def nanbeige_shapes(config: Config) -> dict[str, list[int]]:
     hidden, head_dim = config["hidden_size"], config["head_dim"]
     sizes = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"], "v": config["num_key_value_heads"]}
@@ -476,6 +507,7 @@ STAND_INS: dict[str, StandIn] = {
     "JAISLMHeadModel": StandIn("jais", jais_shapes, Jais),
     "DeepseekForCausalLM": StandIn("deepseek", deepseek_shapes, load_deepseek),
     "MaincoderForCausalLM": StandIn("maincoder", maincoder_shapes, load_maincoder),
+    "QWenLMHeadModel": StandIn("qwen", qwen_shapes, load_qwen),
     "NanbeigeForCausalLM": StandIn("nanbeige", nanbeige_shapes, Nanbeige),
     "BailingMoeForCausalLM": StandIn("bailing_moe", bailing_shapes, load_first_bailing),
     "BailingMoeV2ForCausalLM": StandIn("bailing_moe", bailing_shapes, load_bailing),

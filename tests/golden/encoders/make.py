@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 
 from tests.golden.architectures.make import FILE, NOT_OF_THE_MODEL, write_untrained
 from tests.golden.architectures.tiny_weights import tiny_weights
+from tests.golden.encoders.stand_ins import STAND_INS
 
 HERE = Path(__file__).parent
 SEED = 3
@@ -41,6 +42,25 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_SIZES, "type_vocab_size": 1, "num_labels": 3},
     ),
     "nomic_bert": ("NomicBertModel", _SIZES),
+    "nomic_bert_moe": (
+        "NomicBertModel",
+        {
+            "model_type": "nomic_bert", "vocab_size": VOCAB, "n_embd": 64, "n_inner": 96, "n_layer": 4, "n_head": 2,
+            "n_positions": 150, "max_trained_positions": 150, "layer_norm_epsilon": 1e-5, "type_vocab_size": 1,
+            "rotary_emb_base": 10000, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False,
+            "rotary_emb_scale_base": None, "activation_function": "gelu", "prenorm": False, "parallel_block": False,
+            "use_rms_norm": False, "causal": False, "qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True,
+            "moe_every_n_layers": 2, "num_experts": 6, "moe_top_k": 2, "moe_normalize_expert_weights": False,
+            "expert_choice_router": False, "num_shared_experts": 0,
+        },
+    ),
+    "llama_embed": (
+        "LlamaBidirectionalModel",
+        {
+            **_SIZES, "model_type": "llama_bidirec", "num_key_value_heads": 1, "rms_norm_eps": 1e-5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
+        },
+    ),
     "jina_v3": ("JinaEmbeddingsV3Model", {**_SIZES, "type_vocab_size": 1}),
     # Both kinds of layers, and windows that are narrower than a tile.
     "modern_bert": ("ModernBertModel", {**_MODERN, "local_attention": 24}),
@@ -74,13 +94,20 @@ def text_of(length: int) -> list[int]:
 def make(name: str) -> None:
     """Makes one file."""
     class_name, arguments = CONFIGS[name]
-    model_class = getattr(transformers, class_name)
+    stand_in = STAND_INS.get(name)
     with tempfile.TemporaryDirectory() as folder:
-        shapes, config = write_untrained(class_name, arguments, Path(folder))
+        if stand_in is None:
+            shapes, config = write_untrained(class_name, arguments, Path(folder))
+        else:
+            shapes, config = stand_in.shapes(arguments), {"architectures": [class_name], **arguments}
         weights = tiny_weights(class_name, shapes, SEED)
         tensors = {tensor: torch.from_numpy(values) for tensor, values in weights.items()}
-        save_file(tensors, f"{folder}/{FILE}", metadata={"format": "pt"})
-        model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        if stand_in is None:
+            save_file(tensors, f"{folder}/{FILE}", metadata={"format": "pt"})
+            model_class = getattr(transformers, class_name)
+            model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        else:
+            model = stand_in.load(tensors, arguments, Path(folder))
         texts = [outputs(model, *text) for text in TEXTS]
     content = {
         "torch": torch.__version__,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -163,8 +164,14 @@ async def test_the_text_of_a_template(server: RunningServer) -> None:
 class TokenEngine(FakeEngineClient):
     """The embedding of a token is that token, and where it stands."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.model_info = replace(self.model_info, embedding_size=2)
+        self.num_texts = 0  # that it was asked for
+
     async def embed(self, prompt_token_ids: Any, pooling: Pooling, **options: Any) -> np.ndarray:
         assert pooling is Pooling.NONE
+        self.num_texts += 1
         return np.array([[token, place] for place, token in enumerate(prompt_token_ids)], np.float32)
 
 
@@ -179,12 +186,19 @@ async def test_without_pooling_each_token_has_an_embedding(start_server: StartSe
 
 
 async def test_the_embeddings_of_tokens_are_bounded(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = await start_server(TokenEngine(), pooling="none")
+    """Before anything is computed."""
+    engine = TokenEngine()
+    server = await start_server(engine, pooling="none")
     monkeypatch.setattr(embedding, "MAX_TOKENS_EMBEDDED", 3)
     for content, status in ((["ab", "c"], 200), (["ab", "cd"], 400)):
         assert (await server.post("/embedding", {"content": content}))[0] == status
+    assert engine.num_texts == 2
     monkeypatch.setattr(embedding, "MAX_NUMBERS", 5)
-    assert (await server.post("/embedding", {"content": ["ab", "c"]}))[0] == 400
+    status, refused = await server.post("/embedding", {"content": ["ab", "c"]})
+    assert (status, refused["error"]["message"]) == (
+        400, "input has 6 numbers in the embeddings of its tokens; one request may have 5"
+    )  # fmt: skip
+    assert engine.num_texts == 2
 
 
 async def test_the_pooling_of_the_settings_holds_where_a_request_says_nothing(start_server: StartServer) -> None:

@@ -7,11 +7,12 @@ import json
 import pytest
 
 from server.output_parsers.families.deepseek import DEEPSEEK
-from server.output_parsers.families.gemma4 import GEMMA4
+from server.output_parsers.families.gemma4 import FUNCTIONGEMMA, GEMMA4
 from server.output_parsers.families.glm import GLM
 from server.output_parsers.families.harmony import HARMONY
-from server.output_parsers.families.json_formats import FUNCTIONARY, HERMES, MISTRAL, QWEN_CODER
+from server.output_parsers.families.json_formats import FUNCTIONARY, HERMES, LLAMA, MISTRAL, QWEN_CODER
 from server.output_parsers.families.kimi import KIMI
+from server.output_parsers.families.pythonic_calls import OLMO3
 from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX, SEED_OSS
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.output_parser import OutputFormat, OutputParser
@@ -103,6 +104,12 @@ CITY = ("w", {"city": "Oslo"})
         ('<tool_call>{"name": "v", "arguments": []}</tool_call>', [("v", {})]),
         ('<tool_call>{"function": "w", "arguments": {"city": "Oslo"}}</tool_call>', [CITY]),
         ('{"tool": "w", "args": {"city": "Oslo"}}', [CITY]),
+        ('<tool_call>w({"city": "Oslo"})</tool_call>', [CITY]),
+        ('<tool_call>\nw\n{"city": "Oslo"}\n</tool_call>', [CITY]),
+        ('<tool_call>\n{"w": {"city": "Oslo"}}\n</tool_call>', [CITY]),
+        ('<tool_call>\n<function name="w">\n<parameter name="city">Oslo</parameter></function>\n</tool_call>', [CITY]),
+        (f"<longcat_tool_call>{OSLO}</longcat_tool_call>", [CITY]),
+        (f"<|action_start|><|plugin|>\n{OSLO}<|action_end|>", [CITY]),
         ('{"type": "tool_use", "id": "1", "name": "w", "input": {"city": "Oslo"}}', [CITY]),
         ('<function=w>{"city": "Oslo"}</function>', [CITY]),
         ("<function=w>\n<parameter=city>\nOslo\n</parameter>\n</function>", [CITY]),
@@ -229,6 +236,8 @@ def test_quotes_of_gemma(text: str, calls: list[tuple[str, object]]) -> None:
     """The mark around texts is written as < and > here."""
     written = text.replace("<", "\0").replace(">", "\0").replace("\0", SAID)
     assert_calls(GEMMA4, f"<|tool_call>{written}<tool_call|>", "", *calls)
+    escaped = f"<start_function_call>{written.replace(SAID, '<escape>')}<end_function_call>"
+    assert_calls(FUNCTIONGEMMA, f"I call.{escaped}", "I call.", *calls)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +287,18 @@ def test_headers_of_harmony_without_a_message_are_not_shown() -> None:
     assert_calls(HARMONY, doubled, "Hm.", CITY)
 
 
+@pytest.mark.parametrize("text", ["<tool_call>I think", "<tool_call>w is a tool", "<tool_call>w(1)", "<tool_call>x{}"])
+def test_words_behind_a_marker_are_text(text: str) -> None:
+    assert read(HERMES, [text]) == (text, [], False) == read(HERMES, list(text))
+
+
 def test_a_call_whose_tag_never_comes_is_cut() -> None:
     assert read(FUNCTIONARY, ["<function=w>\n<parameter=city>\nOslo\n"])[2] is False
     assert_calls(FUNCTIONARY, "<function=w>\n<parameter=city>\nOslo\n</function>", "", CITY)
+
+
+def test_calls_in_python() -> None:
+    assert_calls(LLAMA, '<|python_tag|>w.call(city="Oslo")', "", CITY)
+    text = "<function_calls>\nw(city='Oslo')\nv()\n</function_calls>"
+    assert_calls(OLMO3, text, "", CITY, ("v", {}))
+    assert_calls(OLMO3, f"I look.\n{text}\nSo.", "I look.\nSo.", CITY, ("v", {}))

@@ -6,9 +6,11 @@ import sys
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.api.openai.chat_request import ChatCompletionRequest
 from server.protocol.tools import ForcedCalls, FunctionDefinition
 
 NAMES = st.sampled_from(["$ref", "a", '"$ref', ',"$ref":"#', "\\"])
@@ -54,3 +56,18 @@ def test_the_values_of_a_schema_are_not_walked_through() -> None:
     finally:
         sys.setprofile(None)
     assert len(calls) < 1000
+
+
+def test_names_of_tools_are_those_of_mcp_servers() -> None:
+    name = "mcp.server/list:all-" + "x" * 100
+    request = ChatCompletionRequest.parse(
+        {
+            "messages": [{"role": "user", "content": "a"}],
+            "tools": [{"function": {"name": name}}],
+            "tool_choice": "required",
+        }
+    )
+    assert [tool.function.name for tool in request.tools or ()] == [name]
+    assert name in ForcedCalls([FunctionDefinition(name=name)], 1).to_grammar().source
+    with pytest.raises(ValueError, match="pattern"):
+        FunctionDefinition(name="two words")

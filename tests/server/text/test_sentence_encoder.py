@@ -61,12 +61,32 @@ def test_pooling_limit_and_prompts(tmp_path: Path) -> None:
         ({"pooling_mode_cls_token": True}, Pooling.CLS),
         ({"pooling_mode_lasttoken": True}, Pooling.LAST),
         ({"pooling_mode": "mean"}, Pooling.MEAN),
+        ({"pooling_mode": "lasttoken", "pooling_mode_mean_tokens": True}, Pooling.LAST),  # as newer releases read it
     ],
 )
 def test_poolings(tmp_path: Path, pooling: dict[str, Any], expected: Pooling) -> None:
     sentences = read_sentence_encoder(folder(tmp_path, pooling=pooling))
     assert sentences is not None
     assert sentences.pooling is expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "of_tokenizer", "expected"),
+    [
+        ({"max_seq_length": 256}, 512, 256),
+        ({"max_seq_length": None}, 512, 512),
+        (None, 512, 512),
+        (None, 10**30, None),  # which transformers writes for none
+        (None, None, None),
+    ],
+)
+def test_the_limit_of_a_text_is_the_tokenizers_where_there_is_no_other(
+    tmp_path: Path, limits: Any, of_tokenizer: int | None, expected: int | None
+) -> None:
+    files = {} if limits is None else {"sentence_bert_config": limits}
+    sentences = read_sentence_encoder(folder(tmp_path, tokenizer_config={"model_max_length": of_tokenizer}, **files))
+    assert sentences is not None
+    assert sentences.max_tokens == expected
 
 
 @pytest.mark.parametrize(
@@ -96,6 +116,8 @@ def test_shorter_embeddings(tmp_path: Path, config: Any, takes: bool, dimensions
         ({"config_sentence_transformers": {"default_prompt_name": "x"}}, "default_prompt_name"),
         ({"config_sentence_transformers": {"prompts": {"a": 1}}}, "must be a string"),
         ({"sentence_bert_config": {"max_seq_length": 1}}, "max_seq_length"),
+        ({"sentence_bert_config": {"transformer_task": "fill-mask"}}, "it must be feature-extraction"),
+        ({"sentence_bert_config": {"query_length": 32}}, "query_length is 32; this is not served"),
     ],
 )
 def test_what_is_not_served_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -137,6 +159,14 @@ CROSS = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "
 )
 def test_labels_and_activation(tmp_path: Path, config: Any, labels: Any, activation: HeadActivation) -> None:
     assert read_label_head(folder(tmp_path, config=config)) == LabelHead(labels, activation)
+
+
+def test_numbers_of_a_regression_are_shown_as_they_are(tmp_path: Path) -> None:
+    head = read_label_head(folder(tmp_path, config=CROSS | {"problem_type": "regression"}))
+    assert head is not None
+    scores = np.array([[3.5], [0.0]], np.float32)
+    assert head.activate(scores, are_classes=True).tolist() == scores.tolist()
+    assert head.activate(scores)[1, 0] == 0.5, "of a pair, as sentence-transformers and vLLM have it"
 
 
 def test_other_models_have_no_labels(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from engine.models.parts.folder_config import Sizes, read_epsilon
 from engine.models.parts.model import Carry, run_layers
 from engine.models.parts.projections import dense
 from engine.models.parts.rotary import Rotary
-from engine.models.parts.rotary_config import read_rotaries_of_kinds, read_rotary_of_gguf
+from engine.models.parts.rotary_config import kind_of, read_rotaries_of_kinds, read_rotary_of_gguf
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -63,11 +63,13 @@ class ModernBert(Encoder):
 
     def leaves(self) -> tuple[Leaf, ...]:
         config, hidden, inner = self.config, self.config.hidden_size, self.config.intermediate_size
+        others = tuple(range(1, config.num_layers))
         words = self._part((config.vocab_size, hidden), ("embeddings.tok_embeddings", "token_embd"))
         return (
             Leaf("embedding", LeafKind.EMBEDDING, (words,), is_per_layer=False),
             *self._weights("embedding_norm", ("embeddings.norm", "token_embd_norm"), is_per_layer=False),
-            *self._weights("attention_norm", ("attn_norm", "attn_norm"), layers=tuple(range(1, config.num_layers))),
+            # The first layer has none.
+            *(self._weights("attention_norm", ("attn_norm", "attn_norm"), layers=others) if others else ()),
             *self._product("qkv", 3 * hidden, hidden, ("attn.Wqkv", "attn_qkv")),
             *self._product("attention_output", hidden, hidden, ("attn.Wo", "attn_output")),
             *self._weights("mlp_norm", ("mlp_norm", "ffn_norm")),
@@ -81,13 +83,13 @@ class ModernBert(Encoder):
     ) -> tuple[jax.Array, KVPages]:
         """As `Model.forward`; the hidden states are normalised."""
         config, products = self.config, backends.products
-        constants = self._attention_constants(layout)
-        mlp_norm = self._norm_of(params, "mlp_norm")
+        constants = self.attention_constants(layout)
+        mlp_norm = self.norm_of(params, "mlp_norm")
 
         def layer(index: jax.Array, carry: Carry, *, is_first: bool) -> Carry:
             x, kv = carry
             # The first layer reads what is normed already.
-            read = x if is_first else products.norm(x, self._norm_of(params, "attention_norm"), index - 1, layout)
+            read = x if is_first else products.norm(x, self.norm_of(params, "attention_norm"), index - 1, layout)
             qkv = products.norm_product(read, None, params["qkv"], index, layout)
             attended, kv = backends.attention(qkv, kv, index, layout, constants)
             x = products.add_product(x, attended, params["attention_output"], index, layout)
@@ -97,10 +99,11 @@ class ModernBert(Encoder):
             return products.add_product(x, inner, params["down"], index, layout), kv
 
         words = products.embed(params["embedding"], tokens, layout)
-        x = products.norm(words, self._norm_of(params, "embedding_norm"), jnp.int32(0), layout)
+        x = products.norm(words, self.norm_of(params, "embedding_norm"), jnp.int32(0), layout)
         x, kv = run_layers(partial(layer, is_first=True), 1, x, kv)
-        x, kv = run_layers(partial(layer, is_first=False), config.num_layers - 1, x, kv, first=1)
-        return products.norm(x, self._norm_of(params, "output_norm"), jnp.int32(0), layout), kv
+        if config.num_layers > 1:
+            x, kv = run_layers(partial(layer, is_first=False), config.num_layers - 1, x, kv, first=1)
+        return products.norm(x, self.norm_of(params, "output_norm"), jnp.int32(0), layout), kv
 
     def _weights(
         self, leaf: str, names: Names, *, is_per_layer: bool = True, layers: tuple[int, ...] | None = None
@@ -163,6 +166,9 @@ def _read(config: JsonFile, tensor_names: Set[str]) -> EncoderConfig:
     for name in ("norm_bias", "attention_bias", "mlp_bias"):
         if config.flag(name):
             raise config.error(name, "this architecture is served without biases")
+    scaling = config.table("rope_scaling")
+    if scaling is not None and kind_of(scaling) != "default":
+        raise config.error("rope_scaling", "of this architecture rope_parameters says it, for each kind of layer")
     sizes = read_sizes_of_encoder(config)
     old_names = config.with_values({"rope_theta": config.positive_number("global_rope_theta") or _THETA})
     rotaries = read_rotaries_of_kinds(

@@ -28,6 +28,7 @@ _DEFAULTS: dict[str, Any] = {
     },
 }  # fmt: skip
 _FULL_HEAD_DIM = 512
+_OF_LAYERS = ("head_dim", "num_key_value_heads")  # what layers may have of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +99,9 @@ def read_folder(config: JsonFile, outputs: Set[str]) -> Gemma4Config:
     assert tables is not None
     sizes = folder_config.read_sizes(config)
     local_rotary = _read_rotary(tables, _LOCAL, sizes["head_dim"], sizes["context_length"])
+    of_all = config.with_values({"per_layer_config": None})
     usual = folder_config.read_decoder(
-        config, outputs, "gemma4_text", rotary=local_rotary, is_tied=True, hidden_act="gelu_pytorch_tanh"
+        of_all, outputs, "gemma4_text", rotary=local_rotary, is_tied=True, hidden_act="gelu_pytorch_tanh"
     )
     num_layers, keys_are_values = usual.num_layers, folder_config.read_flag(config, "attention_k_eq_v", False)
     is_full = _read_kinds(config, num_layers)
@@ -156,14 +158,30 @@ def _read_full_heads(
     """The heads of layers that see all, which files state in one of two ways; raises ModelError."""
     by_layer = config.table("per_layer_config")
     if by_layer is not None:
-        stated = by_layer.table(str(is_full.index(True)))
-        if stated is None:
-            raise by_layer.missing(str(is_full.index(True)))
-        head_dim, num_kv_heads = (stated.integer(key, least=1) for key in ("head_dim", "num_key_value_heads"))
-    else:
-        head_dim = config.integer("global_head_dim", least=2) or _FULL_HEAD_DIM
-        num_kv_heads = config.integer("num_global_key_value_heads", least=1) if keys_are_values else None
-    return HeadSizes(head_dim=head_dim or usual.head_dim, num_kv_heads=num_kv_heads or usual.num_kv_heads)
+        return _read_heads_by_layer(by_layer, is_full, usual)
+    head_dim = config.integer("global_head_dim", least=2) or _FULL_HEAD_DIM
+    num_kv_heads = config.integer("num_global_key_value_heads", least=1) if keys_are_values else None
+    return HeadSizes(head_dim=head_dim, num_kv_heads=num_kv_heads or usual.num_kv_heads)
+
+
+def _read_heads_by_layer(by_layer: JsonFile, is_full: Sequence[bool], usual: DecoderConfig) -> HeadSizes:
+    """The same of a table of what layers have of their own, by their numbers, before which there may be zeros."""
+    of_all = HeadSizes(head_dim=usual.head_dim, num_kv_heads=usual.num_kv_heads)
+    of_kinds = {False: of_all}
+    names = {name.lstrip("0") or "0": name for name in by_layer.names}
+    for layer, kind in enumerate(is_full):
+        name = names.get(str(layer), str(layer))
+        stated = by_layer.table(name) or JsonFile(by_layer.path, {})
+        others = sorted(key for key in stated.names if key not in _OF_LAYERS and stated.value(key) is not None)
+        if others:
+            raise by_layer.error(name, f"layers with {others[0]!r} of their own are not served")
+        heads = HeadSizes(
+            head_dim=stated.integer("head_dim", least=2) or of_all.head_dim,
+            num_kv_heads=stated.integer("num_key_value_heads", least=1) or of_all.num_kv_heads,
+        )
+        if of_kinds.setdefault(kind, heads) != heads:
+            raise by_layer.error(name, "layers of a kind must have heads alike, those with a window as stated for all")
+    return of_kinds[True]
 
 
 def _read_rotary(tables: JsonFile, kind: str, head_dim: int, context_length: int) -> Rotary:

@@ -102,8 +102,6 @@ class Lfm2(ExpertsDecoder):
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
         fields, usual = file.fields, gguf_config.read_decoder(file)
-        if fields.flag("attention.causal") is False:
-            raise fields.error("attention.causal", "attention to later tokens is not served")
         has_pages = gguf_config.has_of_layers(file, "attention.head_count_kv", usual.num_layers)
         made = _made(
             usual,

@@ -72,8 +72,7 @@ class Glm4MoeLite(Deepseek2):
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         usual, sizes = latent_config.read_folder(config, tensor_names, cls.model_type)
-        dense = routed_config.read_kinds(config, usual.num_layers)
-        made = routed_config.read_folder(config, usual, dense_layers=range(1) if dense is None else dense)
+        made = routed_config.read_folder(config.with_defaults({"first_k_dense_replace": 1}), usual)
         return cls(with_latents(made, sizes))
 
 

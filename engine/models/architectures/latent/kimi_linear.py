@@ -112,8 +112,7 @@ class KimiLinear(LatentDecoder):
         if config.text("moe_router_activation_func") not in (None, "sigmoid"):
             raise config.error("moe_router_activation_func", 'of this architecture it must be "sigmoid"')
         usual, sizes = latent_config.read_folder(config, tensor_names, "kimi_linear")
-        dense = routed_config.read_kinds(config, usual.num_layers)
-        made = with_latents(routed_config.read_folder(config, usual, dense_layers=dense), sizes)
+        made = with_latents(routed_config.read_folder(config, usual), sizes)
         size = config.required_integer("linear_head_dim", least=1)
         delta = _delta_sizes(
             config.required_integer("linear_num_heads", least=1), size,

@@ -47,6 +47,7 @@ class Llama4Config(ExpertsConfig):
     """A mixture's; a layer that does not rotate lets queries grow with their position."""
 
     norms_heads: bool  # in layers that rotate, whether heads of queries and keys are normed, without weights
+    head_epsilon: float  # of those norms
     growth: float  # of the logarithm of how many times `floor_scale` tokens lie before a query
     floor_scale: int
 
@@ -110,8 +111,8 @@ class Llama4(RoutedDecoder):
             dense_layers=[layer for layer in range(num_layers) if layer not in with_experts],
         )  # fmt: skip
         tunes = folder_config.read_flag(config, "attn_temperature_tuning", True)
-        made = Llama4Config(
-            **vars(made), norms_heads=folder_config.read_flag(config, "use_qk_norm", True),
+        made = _with_norms(
+            made, norms_heads=folder_config.read_flag(config, "use_qk_norm", True),
             growth=config.required_positive_number("attn_scale") if tunes else 0.0,
             floor_scale=config.required_integer("floor_scale", least=1),
         )  # fmt: skip
@@ -128,7 +129,7 @@ class Llama4(RoutedDecoder):
             file, _within_chunk(usual, rotates, _CHUNK if has_chunks else None), scoring=Scoring.SIGMOID
         )
         has_norms = made.num_experts != _NUM_EXPERTS_WITHOUT_NORMS
-        return cls(Llama4Config(**vars(made), norms_heads=has_norms, growth=_GROWTH, floor_scale=_FLOOR))
+        return cls(_with_norms(made, norms_heads=has_norms, growth=_GROWTH, floor_scale=_FLOOR))
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that the folder has for them."""
@@ -160,7 +161,7 @@ class Llama4(RoutedDecoder):
         """Queries and keys normed, which a rotation does not change, or queries that have grown."""
         config, size = self.config, self.config.q_size + self.config.kv_size
         heads = qkv[:, :size].reshape(len(qkv), -1, config.head_dim).astype(jnp.float32)
-        rotating = normed(heads, None, config.rms_norm_eps) if config.norms_heads else heads
+        rotating = normed(heads, None, config.head_epsilon) if config.norms_heads else heads
         before = jnp.floor((layout.positions.astype(jnp.float32) + 1) / config.floor_scale)
         growth = jnp.log1p(before) * config.growth + 1
         is_query = jnp.arange(heads.shape[1]) < config.num_heads
@@ -172,6 +173,17 @@ class Llama4(RoutedDecoder):
     def expert_inputs(self, inputs: jax.Array, picks: Picks) -> tuple[jax.Array, Picks]:
         """Shares multiply what experts read."""
         return (inputs * picks.shares).astype(inputs.dtype), picks._replace(shares=jnp.ones_like(picks.shares))
+
+
+def _with_norms(made: ExpertsConfig, *, norms_heads: bool, growth: float, floor_scale: int) -> Llama4Config:
+    """The norms stand behind the rotation, whose magnitude they take away again, all but its part in their epsilon."""
+    epsilon, (table,) = made.rms_norm_eps, made.rotary
+    if norms_heads:
+        epsilon, table = epsilon / table.magnitude**2, replace(table, magnitude=1.0)
+    return Llama4Config(
+        **{**vars(made), "rotary": (table,)}, norms_heads=norms_heads, head_epsilon=epsilon, growth=growth,
+        floor_scale=floor_scale,
+    )  # fmt: skip
 
 
 def _read_list(config: JsonFile, key: str, default: Sequence[int], num_layers: int) -> frozenset[int]:

@@ -46,6 +46,9 @@ class Ernie45Moe(RoutedDecoder):
             config, usual, scoring=Scoring.SOFTMAX, experts_key="moe_num_experts", picked_key="moe_k",
             shared_key="moe_num_shared_experts", dense_layers=_read_dense_layers(config, usual.num_layers),
         )  # fmt: skip
+        least = config.positive_number("moe_norm_min")
+        if least is not None and least > made.num_picked / made.num_experts:  # below, no sum of a softmax is as small
+            raise config.error("moe_norm_min", "sums of shares that are made larger are not served")
         return cls(made)
 
     @classmethod

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from engine.models.parts import folder_config
-from engine.models.parts.experts import ExpertsDecoder, read_folder, read_gguf, refuse_layers_without_experts
+from engine.models.parts.experts import ExpertsDecoder, read_folder, read_gguf, with_dense_layers
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
@@ -15,12 +15,12 @@ _MAX_WINDOW_LAYERS = 28  # of transformers' class, where a configuration leaves 
 
 @dataclass(frozen=True)
 class Qwen2Moe(ExpertsDecoder):
-    """Qwen2's attention, experts in every layer, and one that every token goes through."""
+    """Qwen2's attention, experts in every layer or in some, and one that every token goes through there."""
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        refuse_layers_without_experts(config)
         usual = folder_config.read_decoder(config, tensor_names, "qwen2_moe")
+        dense_size = usual.intermediate_size
         usual = dataclasses.replace(
             usual,
             intermediate_size=config.required_integer("moe_intermediate_size", least=1),
@@ -30,7 +30,8 @@ class Qwen2Moe(ExpertsDecoder):
         normalises = folder_config.read_flag(config, "norm_topk_prob", False)
         shared_size = config.required_integer("shared_expert_intermediate_size", least=1)
         experts = read_folder(config, usual, normalises_shares=normalises)
-        return cls(dataclasses.replace(experts, shared_size=shared_size))
+        made = with_dense_layers(config, experts, dense_size)
+        return cls(dataclasses.replace(made, shared_size=shared_size))
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:

@@ -46,8 +46,6 @@ class Qwen3VLMoe(SeeingDecoder, ExpertsDecoder):
         )  # fmt: skip
         usual = folder_config.read_decoder(text, tensor_names, "qwen3_vl_moe", rotary=rotary)
         inner = text.required_integer("moe_intermediate_size", least=1)
-        if usual.hidden_size in (inner, 2 * inner):
-            raise text.error("moe_intermediate_size", "with this hidden_size nothing tells how experts are stored")
         usual = dataclasses.replace(usual, intermediate_size=inner)
         made = experts.read_folder(text, usual, normalises_shares=True)
         return cls(made, text_prefix(tensor_names), Qwen3Vision.read(config, tensor_names, usual.hidden_size))
@@ -62,6 +60,7 @@ class Qwen3VLMoe(SeeingDecoder, ExpertsDecoder):
         """As `ExpertsDecoder.expert_parts`, with the gate and the up in one tensor.
 
         The folders that Qwen published have matrices [inputs, outputs], those that transformers 5 saves have others.
+        Where a shape fits both it is of the second, as transformers takes it.
         """
         halves = (rows(0, inner, 2 * inner), rows(inner, 2 * inner, 2 * inner))
         gate, up = (_stored("gate_up_proj", half, 2 * inner) for half in halves)
@@ -70,5 +69,5 @@ class Qwen3VLMoe(SeeingDecoder, ExpertsDecoder):
 
 def _stored(name: str, taken: Transform | None = None, num_outputs: int | None = None) -> Stored:
     turned = Transposed if taken is None else in_turn(Transposed, taken)
-    usual = Stored(_EXPERTS + name, taken, num_outputs)
-    return Stored(_EXPERTS + name, turned, num_outputs, is_transposed=True, otherwise=usual)
+    published = Stored(_EXPERTS + name, turned, num_outputs, is_transposed=True)
+    return Stored(_EXPERTS + name, taken, num_outputs, otherwise=published)

@@ -29,10 +29,7 @@ class ExaoneMoe(RoutedDecoder):
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         usual = folder_config.read_decoder(config, tensor_names, "exaone_moe", default_epsilon=1e-5)
         usual = read_windows_of_folder(config, usual)
-        made = routed_config.read_folder(
-            config, usual, experts_key="num_experts", shared_key="num_shared_experts",
-            dense_layers=routed_config.read_kinds(config, usual.num_layers),
-        )  # fmt: skip
+        made = routed_config.read_folder(config, usual, experts_key="num_experts", shared_key="num_shared_experts")
         return cls(made)
 
     @classmethod

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import KVPages
-from engine.backends.base.backend import Backends
+from engine.backends.base.backend import Backends, Products
 from engine.backends.base.operands import AttentionConstants, Norm, NormKind
 from engine.backends.base.token_layout import SECOND, TokenLayout
 from engine.interface.types import Pooling
@@ -69,28 +69,40 @@ class Encoder(Model):
         self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, backends: Backends
     ) -> tuple[jax.Array, KVPages]:
         """As `Model.forward`; the hidden states are normalised."""
-        config, products = self.config, backends.products
-        constants = self._attention_constants(layout)
-        attention_norm, mlp_norm = (self._norm_of(params, name) for name in ("attention_norm", "mlp_norm"))
+        constants = self.attention_constants(layout)
 
         def layer(index: jax.Array, carry: Carry) -> Carry:
-            x, kv = carry
-            qkv = products.norm_product(x, None, params["qkv"], index, layout, bias=params.get("qkv_bias"))
-            attended, kv = backends.attention(qkv, kv, index, layout, constants)
-            x = products.add_product(
-                x, attended, params["attention_output"], index, layout, bias=params.get("attention_output_bias")
-            )
-            x = products.norm(x, attention_norm, index, layout)
-            inner = products.norm_product(
-                x, None, params["up"], index, layout,
-                bias=params.get("up_bias"), activation=config.activation, is_gated=config.is_gated,
-            )  # fmt: skip
-            x = products.add_product(x, inner, params["down"], index, layout, bias=params.get("down_bias"))
-            return products.norm(x, mlp_norm, index, layout), kv
+            x, kv = self.attend(index, carry, params, layout, backends, constants)
+            return self.feed_forward(x, params, index, index, layout, backends.products), kv
 
-        return run_layers(layer, config.num_layers, self._embedded(params, tokens, layout, backends), kv)
+        return run_layers(layer, self.config.num_layers, self.embedded(params, tokens, layout, backends), kv)
 
-    def _attention_constants(self, layout: TokenLayout) -> AttentionConstants:
+    def attend(
+        self, index: jax.Array, carry: Carry, params: Params, layout: TokenLayout, backends: Backends,
+        constants: AttentionConstants,
+    ) -> Carry:  # fmt: skip
+        """What a layer's feed-forward block reads, and kv."""
+        (x, kv), products = carry, backends.products
+        qkv = products.norm_product(x, None, params["qkv"], index, layout, bias=params.get("qkv_bias"))
+        attended, kv = backends.attention(qkv, kv, index, layout, constants)
+        x = products.add_product(
+            x, attended, params["attention_output"], index, layout, bias=params.get("attention_output_bias")
+        )
+        return products.norm(x, self.norm_of(params, "attention_norm"), index, layout), kv
+
+    def feed_forward(
+        self, x: jax.Array, params: Params, index: jax.Array, place: jax.Array, layout: TokenLayout, products: Products
+    ) -> jax.Array:
+        """What a layer makes of that; it has a place among those that have such a block."""
+        config = self.config
+        inner = products.norm_product(
+            x, None, params["up"], place, layout,
+            bias=params.get("up_bias"), activation=config.activation, is_gated=config.is_gated,
+        )  # fmt: skip
+        x = products.add_product(x, inner, params["down"], place, layout, bias=params.get("down_bias"))
+        return products.norm(x, self.norm_of(params, "mlp_norm"), index, layout)
+
+    def attention_constants(self, layout: TokenLayout) -> AttentionConstants:
         config, of_layers = self.config, self.config.num_layers
         return AttentionConstants(
             num_heads=config.num_heads,
@@ -102,7 +114,7 @@ class Encoder(Model):
             distance_slopes=np.array(distance_slopes(config.num_heads), np.float32) if config.has_alibi else None,
         )
 
-    def _embedded(self, params: Params, tokens: jax.Array, layout: TokenLayout, backends: Backends) -> jax.Array:
+    def embedded(self, params: Params, tokens: jax.Array, layout: TokenLayout, backends: Backends) -> jax.Array:
         """The sums of what words, positions and texts of a pair are embedded as, normed."""
         products, config = backends.products, self.config
         words = products.embed(params["embedding"], tokens, layout)
@@ -116,7 +128,7 @@ class Encoder(Model):
             of_type = jnp.where(is_second[:, None], types[:, 1], first)
         else:
             of_type = first
-        return products.norm(words + of_type, self._norm_of(params, "embedding_norm"), jnp.int32(0), layout)
+        return products.norm(words + of_type, self.norm_of(params, "embedding_norm"), jnp.int32(0), layout)
 
     def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, backends: Backends) -> jax.Array:
         raise NotImplementedError("an encoder has no logits")
@@ -124,7 +136,7 @@ class Encoder(Model):
     def states(self, params: Params, hidden: jax.Array, tokens: jax.Array, backends: Backends) -> jax.Array:
         return hidden[tokens]
 
-    def _norm_of(self, params: Params, leaf: str) -> Norm:
+    def norm_of(self, params: Params, leaf: str) -> Norm:
         return Norm(params[leaf], self.config.layer_norm_eps, NormKind.LAYER, params.get(f"{leaf}_bias"))
 
     def _norm(self, leaf: str, names: Names, *, is_per_layer: bool = True) -> list[Leaf]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -28,19 +28,7 @@ class RotaryEncoder(Encoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        if file.fields.value("attention.causal") is True:
-            raise file.fields.error("attention.causal", "an encoder sees its whole text")
-        sizes = gguf_config.read_sizes(file)
-        return cls(
-            EncoderConfig(
-                **sizes,
-                layer_norm_eps=gguf_config.read_epsilon(file, "attention.layer_norm_epsilon"),
-                num_token_types=num_rows(file, "token_types.weight"),
-                rotary=(read_rotary_of_gguf(file, sizes["head_dim"], sizes["context_length"]),),
-                tables=(0,) * sizes["num_layers"],
-                **cls.of_gguf,
-            )
-        )
+        return cls(read_gguf(file, cls.of_gguf))
 
     def leaves(self) -> tuple[Leaf, ...]:
         config, hidden, inner = self.config, self.config.hidden_size, self.config.intermediate_size
@@ -58,6 +46,21 @@ class RotaryEncoder(Encoder):
             *self._product("down", hidden, inner, ("mlp.fc2", "ffn_down")),
             *self._norm("mlp_norm", ("norm2", "layer_output_norm")),
         )
+
+
+def read_gguf(file: GGUFTensors, more: Mapping[str, Any]) -> EncoderConfig:
+    """The configuration in a GGUF file, with `more` that it does not say; raises ModelError."""
+    if file.fields.value("attention.causal") is True:
+        raise file.fields.error("attention.causal", "an encoder sees its whole text")
+    sizes = gguf_config.read_sizes(file)
+    return EncoderConfig(
+        **sizes,
+        layer_norm_eps=gguf_config.read_epsilon(file, "attention.layer_norm_epsilon"),
+        num_token_types=num_rows(file, "token_types.weight"),
+        rotary=(read_rotary_of_gguf(file, sizes["head_dim"], sizes["context_length"]),),
+        tables=(0,) * sizes["num_layers"],
+        **more,
+    )
 
 
 def prefix_of(tensor_names: Set[str]) -> str:

@@ -16,6 +16,7 @@ from engine.models.parts.rotary_config import (
     read_rotary_dim_of_gguf,
     read_rotary_of_gguf,
 )
+from engine.weights.formats.fields import Fields
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
@@ -135,6 +136,16 @@ def kinds_by_interval(num_layers: int, interval: int) -> tuple[bool, ...]:
     return _both_kinds(tuple((layer + 1) % interval != 0 for layer in range(num_layers)))
 
 
+def _read_kinds_of_gguf(fields: Fields, num_layers: int) -> tuple[bool, ...]:
+    """The same of a GGUF file, which lists them, with those behind the last layer, or states an interval."""
+    kinds, key = fields.value("attention.recurrent_layers"), "attention.recurrent_layers"
+    if kinds is None:
+        return kinds_by_interval(num_layers, fields.integer("full_attention_interval", least=1) or FULL_INTERVAL)
+    if not isinstance(kinds, list) or len(kinds) < num_layers or any(kind not in (0, 1) for kind in kinds):
+        raise fields.error(key, f"it must say of each of {num_layers} layers whether it is recurrent")
+    return _both_kinds(tuple(map(bool, kinds[:num_layers])))
+
+
 def _both_kinds(is_recurrent: tuple[bool, ...]) -> tuple[bool, ...]:
     if all(is_recurrent) or not any(is_recurrent):
         raise ModelError("all layers are of one kind; layers with attention and with delta-nets are served together")
@@ -193,10 +204,9 @@ def read_gguf(file: GGUFTensors, *, is_tiled: bool, has_experts: bool) -> DeltaC
         kernel=fields.required_integer("ssm.conv_kernel", least=1),
         is_tiled=is_tiled,
     )
-    interval = fields.integer("full_attention_interval") or FULL_INTERVAL
     if has_experts:
         usual = replace(usual, intermediate_size=fields.required_integer("expert_feed_forward_length", least=1))
-    made = DeltaConfig(**vars(usual), delta=delta, is_recurrent=kinds_by_interval(usual.num_layers, interval))
+    made = DeltaConfig(**vars(usual), delta=delta, is_recurrent=_read_kinds_of_gguf(fields, usual.num_layers))
     if not has_experts:
         return made
     normalises = fields.flag("expert_weights_norm")

@@ -75,7 +75,8 @@ class HybridConfig(ExpertsConfig):
     @property
     def joined_outputs(self) -> dict[str, int]:
         """As `ModelConfig.joined_outputs`."""
-        return super().joined_outputs if self.attention_layers else {}
+        joined = super().joined_outputs if self.attention_layers else {}
+        return {**joined, "states": self.mamba.state_size} if self.mamba.time_rank else joined
 
     @property
     def recurrence_sizes(self) -> dict[str, int]:

@@ -23,7 +23,8 @@ def read_folder(
 
     Args:
         normalises_shares: what holds where the configuration does not say.
-        dense_layers: the layers without experts; None: the first ones, as `first_k_dense_replace` says.
+        dense_layers: the layers without experts; None: those that `mlp_layer_types` names, or else the first ones, as
+            `first_k_dense_replace` says.
     """
     routing = Routing(
         num_experts=config.required_integer(experts_key, least=1),
@@ -35,6 +36,7 @@ def read_folder(
         num_picked_groups=config.integer("topk_group", least=1) or 1,
         share_scale=config.positive_number("routed_scaling_factor") or 1.0,
     )
+    dense_layers = read_kinds(config, usual.num_layers) if dense_layers is None else dense_layers
     if dense_layers is None:
         num_dense = config.integer("first_k_dense_replace", least=0) or 0
         dense_layers = range(min(num_dense, usual.num_layers))

@@ -137,7 +137,8 @@ def _read_usual(file: GGUFTensors, rope_dim: int) -> tuple[DecoderConfig, float,
         stated = fields.positive_number("rope.scaling.yarn_log_multiplier")
         weight = 0.0 if stated is None else float(f"{stated / _GGUF_WEIGHT:.6g}")
         # In all of these models both weights of YaRN are the same, so that rotations keep their magnitude.
-        rotary = Rotary(rotary.frequencies, yarn_magnitude(factor) if stated is None else 1.0)
+        if fields.value("rope.scaling.yarn_attn_factor") is None:
+            rotary = Rotary(rotary.frequencies, yarn_magnitude(factor) if stated is None else 1.0)
     return gguf_config.read_decoder(file, rotary=rotary), factor, weight
 
 

@@ -78,9 +78,11 @@ def test_gemma2_caps_scores_and_logits_unless_the_configuration_says_null() -> N
 
 def test_gemma4_states_larger_heads_in_either_way() -> None:
     values = {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
-    since = {**GEMMA4, "attention_k_eq_v": True, "per_layer_config": {"5": {"head_dim": 48, "num_key_value_heads": 1}}}
+    heads = {"head_dim": 48, "num_key_value_heads": 1}
+    since = {**GEMMA4, "attention_k_eq_v": True, "per_layer_config": {"05": heads, "06": heads}}
     model = opened(Gemma4, values)
     assert model == opened(Gemma4, since)
+    assert opened(Gemma4, {**GEMMA4, "per_layer_config": {}}) == opened(Gemma4, {**GEMMA4, "global_head_dim": 32})
     config = model.config
     assert (config.head_dim, config.num_kv_heads, config.full.num_kv_heads) == (48, 2, 1)
     assert config.windows == (512,) * 5 + (0, 0)
@@ -130,6 +132,21 @@ def test_gemma4_is_not_split_over_devices() -> None:
             "vocab_size_per_layer_input is 50; it must be",
         ),
         (Gemma4, {**GEMMA4, "global_head_dim": 1 << 20}, "the head dimension is 1048576; it must be even, at most"),
+        (
+            Gemma4,
+            {**GEMMA4, "per_layer_config": {"5": {"head_dim": 48}}},
+            "6 is null; layers of a kind must have heads alike",
+        ),
+        (
+            Gemma4,
+            {**GEMMA4, "per_layer_config": {"0": {"head_dim": 48}}},
+            "0 is .*; layers of a kind must have heads alike",
+        ),
+        (
+            Gemma4,
+            {**GEMMA4, "per_layer_config": {"3": {"intermediate_size": 48}}},
+            "3 is .*; layers with 'intermediate_size' of their own",
+        ),
         (Gemma4, {**GEMMA4, "global_head_dim": 47}, "the head dimension is 47; it must be even"),
         (
             Gemma4,

@@ -15,6 +15,7 @@ from engine.models.architectures.llamas.glm import Glm
 from engine.models.architectures.llamas.llama4 import Llama4
 from engine.models.architectures.llamas.minicpm import MiniCpm
 from engine.models.architectures.llamas.nanbeige import Nanbeige
+from engine.models.architectures.llamas.qwen import Qwen
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
 
@@ -50,6 +51,16 @@ def test_contexts_of_llama4_are_those_of_one_chunk() -> None:
     assert opened(Llama4, {**LLAMA4, "attention_chunk_size": None}).config.context_length == 512
 
 
+def test_norms_of_llama4_take_the_magnitude_of_a_rotation_away() -> None:
+    """They stand behind it, and only their epsilon tells that it was there."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.25, "rope_theta": 5000.0}
+    values = {**LLAMA4, "rope_parameters": scaling, "rms_norm_eps": 0.02}
+    config = opened(Llama4, values).config
+    assert (config.rotary[0].magnitude, config.head_epsilon, config.rms_norm_eps) == (1.0, 0.02 / 1.25**2, 0.02)
+    config = opened(Llama4, {**values, "use_qk_norm": False}).config
+    assert (config.rotary[0].magnitude, config.head_epsilon) == (1.25, 0.02)
+
+
 def test_nanbeige_has_keys_and_values_of_each_loop_and_weights_of_one() -> None:
     model = opened(Nanbeige, {**SIZES, "num_loops": 3, "skip_loop_final_norm": True})
     config = model.config
@@ -57,6 +68,11 @@ def test_nanbeige_has_keys_and_values_of_each_loop_and_weights_of_one() -> None:
     assert config.kv_layout(7, 16, "bfloat16").shape[0] == 18
     assert {leaf.layers for leaf in model.leaves() if leaf.is_per_layer} == {tuple(range(6))}
     assert opened(Nanbeige, SIZES).config.num_layers == 6
+
+
+def test_contexts_of_qwen_are_those_in_which_nothing_depends_on_the_length() -> None:
+    config = opened(Qwen, {**SIZES, "seq_length": 256, "kv_channels": 32, "layer_norm_epsilon": 1e-6}).config
+    assert (config.context_length, config.head_dim, config.intermediate_size) == (256, 32, 48)
 
 
 def test_gemma3n_is_read_as_it_is_published() -> None:
@@ -89,6 +105,10 @@ def test_the_first_and_every_other_layer_of_trinity_have_windows_but_the_fourth(
     ("architecture", "values", "message"),
     [
         (Llama4, {**LLAMA4, "num_experts_per_tok": 2}, "num_experts_per_tok is 2; of this architecture it must be 1"),
+        (Qwen, {**SIZES, "no_bias": False}, "no_bias is false; biases of all products are not served"),
+        (Qwen, {**SIZES, "rotary_pct": 0.5}, "rotary_pct is 0.5"),
+        (Qwen, {**SIZES, "intermediate_size": 95}, "intermediate_size is 95; it must be even"),
+        (Qwen, {**SIZES, "kv_channels": 0}, "head_dim is 0"),
         (Nanbeige, {**SIZES, "num_loops": 17}, "num_loops is 17; it must be an integer from 1 to 16"),
         (Nanbeige, {**SIZES, "enable_mhc": True}, "enable_mhc is true; this is not served"),
         (Llama4, {**LLAMA4, "moe_layers": [7]}, "moe_layers is .*from 0 to 5"),

@@ -243,7 +243,12 @@ def add_delta_nets(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_ssm_group_count(config["linear_num_key_heads"])
     writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
     writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
-    writer.add_full_attention_interval(1 + config["layer_types"].index("full_attention"))
+    is_recurrent = [kind == "linear_attention" for kind in config["layer_types"]]
+    interval = 1 + is_recurrent.index(False)
+    if is_recurrent == [(layer + 1) % interval != 0 for layer in range(len(is_recurrent))]:
+        writer.add_full_attention_interval(interval)
+    else:
+        writer.add_array(f"{writer.arch}.attention.recurrent_layers", is_recurrent)
     if "num_experts" in config:
         add_experts(writer, config)
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
@@ -544,6 +549,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "GlmMoeDsaForCausalLM": (MODEL_ARCH.GLM_DSA, as_stored, mixture_twins.add_indexed_latents),
     "Jais2ForCausalLM": (MODEL_ARCH.JAIS2, as_stored, nothing),
     "MaincoderForCausalLM": (MODEL_ARCH.MAINCODER, as_stored, nothing),
+    "QWenLMHeadModel": (MODEL_ARCH.QWEN, as_stored, nothing),
     "NanbeigeForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_loops),
     "DeepseekForCausalLM": (MODEL_ARCH.DEEPSEEK, adjacent_pairs, mixture_twins.add_routing),
     "MellumForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, mixture_twins.add_mellum),
@@ -645,6 +651,8 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
         tensors = gemma_twins.with_joined_streams(tensors)
     if config["model_type"] == "internlm2":
         tensors = gpt_twins.with_split_qkv(tensors, config)
+    if config["model_type"] == "stablelm":
+        tensors = with_stacked_norms(tensors)
     if config["model_type"] == "hy_v3":
         tensors = mixture_twins.with_bare_names(tensors)
     if config["model_type"] == "bloom":
@@ -658,6 +666,15 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
     if config["model_type"] in STATE_SPACES:
         tensors = with_state_spaces(tensors, config)
     return with_delta_nets(with_joined_experts(tensors, config), config)
+
+
+def with_stacked_norms(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The norms of heads of StableLM, those of a layer as one matrix."""
+    made = {name: values for name, values in tensors.items() if ".norms." not in name}
+    for whole in sorted({name.split(".norms.")[0] for name in tensors if ".norms." in name}):
+        count = sum(name.startswith(f"{whole}.norms.") for name in tensors)
+        made[f"{whole}.weight"] = np.stack([tensors[f"{whole}.norms.{head}.weight"] for head in range(count)])
+    return made
 
 
 STATE_SPACES = {"granitemoehybrid", "falcon_h1", "nemotron_h", "mamba", "mamba2", "jamba"}  # model types
@@ -726,7 +743,6 @@ def write_gguf(
         stored = names.get_name(of_text, try_suffixes=(".weight", ".bias")) or OUTPUT.get(of_text)
         stored = name if name.startswith("blk.") else stored
         assert stored is not None, name
-        values = values[0] if name.endswith("moe_statics.e_score_correction_bias") else values
         writer.add_tensor(stored, np.ascontiguousarray(transform(name, values, config)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -281,6 +281,12 @@ def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
         made |= {
             "intermediate_size": config["prefix_dense_intermediate_size"] or inner, "moe_intermediate_size": inner,
         }  # fmt: skip
+    if config["model_type"] == "qwen":
+        made |= {
+            "head_dim": config["kv_channels"], "max_position_embeddings": config["seq_length"],
+            "rms_norm_eps": config["layer_norm_epsilon"], "num_key_value_heads": config["num_attention_heads"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": config["rotary_emb_base"]},
+        }  # fmt: skip
     if config["model_type"] == "maincoder":
         made["intermediate_size"] = config["intermediate_size_mlp"]
     if config["model_type"] == "dbrx":

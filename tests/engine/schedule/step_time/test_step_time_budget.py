@@ -156,6 +156,26 @@ def test_the_rows_of_a_guest_count_as_what_it_takes_of_others(num_streams: int, 
         assert fewest or took <= 1.1 * limit, (work, took, limit)
 
 
+@pytest.mark.parametrize("tile", [4, 20])
+def test_less_urgent_prompts_lengthen_a_step_by_less_than_half(tile: float) -> None:
+    """Or have a piece in it, although whole tiles keep the target, which other prompts make use of."""
+    most_tiles = {}
+    for priority in (0, 1):
+        device = Device(tile=tile, row=1.5, context=0, seed=0)
+        world = world_of(device, 80.0, grain=16)
+        streams = [world.request(f"s{i}", [i + 1], max_tokens=200, ignore_eos=True) for i in range(NUM_STREAMS)]
+        prompts = [
+            world.request(f"p{i}", [i + 1, *PROMPT], max_tokens=1, ignore_eos=True, priority=priority) for i in range(3)
+        ]
+        world.run({0: streams, 20: prompts})
+        mixed = [(work, took) for work, took in device.steps if work.num_decode_rows == NUM_STREAMS and work.num_tiles]
+        most_tiles[priority] = max(work.num_tiles for work, _ in mixed)
+        if priority:
+            limit = 1.4 * device.milliseconds(StepWork(NUM_STREAMS))
+            assert all(work.num_tiles == 0.25 or took <= 1.1 * limit for work, took in mixed[5:])
+    assert most_tiles[1] <= 1 < 3 <= most_tiles[0]
+
+
 def test_beside_a_single_stream_of_somebody_else_all_rows_count() -> None:
     """Twice what all six rows take leaves room for a whole tile, and twice what the one row takes does not."""
     device = Device(tile=8, row=1.5, context=0, seed=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil, inf
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -174,3 +175,20 @@ def test_a_single_token_is_a_decode_row_and_costs_nothing() -> None:
 def test_before_a_tile_was_seen_a_step_with_a_limit_gets_one() -> None:
     budget = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 1000.0, StepCosts())
     assert budget.take(300, 0) == TILE
+
+
+@pytest.mark.parametrize(("patient_limit", "expected"), [(0.0, 16), (2.8, 16), (3.6, 32), (50.0, 150), (inf, 150)])
+def test_a_text_that_is_patient_has_what_its_limit_allows_and_at_least_a_piece(
+    patient_limit: float, expected: int
+) -> None:
+    """Decode rows alone take 2 ms, a piece of 16 tokens 0.75 ms more."""
+    budget = TokenBudget(10 * TILE, TILE, StepWork(3), 50.0, KnownCosts(), grain=16, patient_limit=patient_limit)
+    assert budget.take(150, 0, is_patient=True) == expected
+    if expected < 150:
+        assert budget.take(150, 0, is_patient=True) == 0
+    assert budget.take(150, 0) == 150, "another prompt has the other limit"
+
+
+def test_a_text_that_is_patient_has_no_more_than_a_prompt() -> None:
+    budget = TokenBudget(10 * TILE, TILE, StepWork(3), 2.8, KnownCosts(), grain=16, patient_limit=50.0)
+    assert budget.take(150, 0, is_patient=True) == 16

@@ -64,6 +64,29 @@ def marked_tokenizer() -> Reference:
     return reference
 
 
+@pytest.mark.parametrize("has_normalizer", [False, True])
+def test_capitals_are_lowered_where_sentence_transformers_does_it(tmp_path: Path, has_normalizer: bool) -> None:
+    reference = byte_level_tokenizer()
+    if has_normalizer:
+        reference.normalizer = normalizers.Replace("hello", "hell")
+    path = write(tmp_path, reference)
+    plain = load(path)
+    write_json(path / "sentence_bert_config.json", {"max_seq_length": 64, "do_lower_case": True})
+    lowering = load(path)
+    for text, lowered in (("HeLLo Ä", "hello ä"), ("hello", "hello")):
+        expected = plain.encode(lowered, add_special_tokens=True)
+        assert lowering.encode(text, add_special_tokens=True) == expected
+        assert lowering.encode_parts([text]) == expected
+    assert plain.encode("HeLLo", add_special_tokens=True) != lowering.encode("HeLLo", add_special_tokens=True)
+
+
+def test_capitals_are_not_lowered_without_the_tokenizers_own_file(tmp_path: Path) -> None:
+    write_json(write(tmp_path) / "sentence_bert_config.json", {"do_lower_case": True})
+    (tmp_path / "tokenizer.model").touch()
+    with pytest.raises(ModelError, match="do_lower_case"):
+        load(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def byte_level(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Reference]:
     reference = byte_level_tokenizer()

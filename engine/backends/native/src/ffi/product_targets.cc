@@ -86,8 +86,10 @@ ffi::Error multiply_rows(const StepCall& step, const ProductCall& call, const st
   if (call.pairs != nullptr) {
     if (matrix.num_parts == Matrix::kMostParts) return invalid("a matrix with adapters has too many parts");
     MatrixPart& part = asking.parts[asking.num_parts++] = {};
-    part.format = call.pairs->numbers == Activations::kFloat32 ? Format::kFloat32 : Format::kBfloat16;
     part.activations = call.pairs->numbers;
+    part.format = part.activations == Activations::kInt8      ? Format::kInt8
+                  : part.activations == Activations::kFloat32 ? Format::kFloat32
+                                                              : Format::kBfloat16;
   }
   packed.pack(step.pool(), {call.x.typed_data(), from.data(), static_cast<int>(from.size()), call.norm}, asking);
   if (call.pairs != nullptr) sums.compute(step.pool(), packed, *call.pairs, call.adapters);

@@ -17,6 +17,9 @@ class StepCall {
   Pool& pool() const { return pool_; }
   const StepRows& rows() const { return kept(); }
 
+  // For a step that makes no token of a stream: those of other engines go before it.
+  void make_patient() { turn_.make_patient(); }
+
   // Reads the rows of a step of so many tokens, of which the last num_tiles rows are tiles.
   ffi::Error read(const S32& rows, int64_t num_tiles, int64_t num_tokens) {
     const auto shape = rows.dimensions();
@@ -38,7 +41,7 @@ class StepCall {
   }
 
   Pool& pool_;
-  const PoolTurn turn_;
+  PoolTurn turn_;
 };
 
 }  // namespace eagre

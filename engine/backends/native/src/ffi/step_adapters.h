@@ -26,7 +26,8 @@ inline bool have_adapters(const S32& rows) {
 
 // The pairs of all slots and layers as their caller hands them over; `down` without elements: there are none.
 struct PairStack {
-  const ffi::AnyBuffer& down;  // [slots][layers][parts * rank / 16][inputs / lane][16][lane], a lane being 4 bytes
+  // A lane being 4 bytes; of bytes the third-last axis has the scales of a tile before its numbers.
+  const ffi::AnyBuffer& down;  // [slots][layers][parts * rank / 16][inputs / lane][16][lane]
   const ffi::AnyBuffer& up;    // [slots][layers][outputs / 16][rank / lane][16][lane]
   const S32& ranks;            // [slots]
   ffi::Span<const int64_t> ends;
@@ -37,20 +38,23 @@ struct PairStack {
 inline ffi::Error read_pairs(const PairStack& stack, int64_t layer, int64_t num_inputs, int64_t num_outputs, LowRank& pairs) {
   const auto down = stack.down.dimensions(), up = stack.up.dimensions();
   const XLA_FFI_DataType type = stack.down.element_type();
-  if (type != stack.up.element_type() || (type != ffi::F32 && type != ffi::BF16)) return invalid("the pairs have another type");
-  const int64_t lane = type == ffi::F32 ? 1 : 2;
+  const bool are_bytes = type == ffi::U8;
+  if (type != stack.up.element_type() || (!are_bytes && type != ffi::F32 && type != ffi::BF16)) {
+    return invalid("the pairs have another type");
+  }
+  const int64_t lane = are_bytes ? 4 : type == ffi::F32 ? 1 : 2;
   const auto has_tiles = [lane](ffi::Span<const int64_t> shape) {
     return shape.size() == 6 && shape[4] == kTile && shape[5] == lane;
   };
   if (!has_tiles(down) || !has_tiles(up) || down[0] != up[0] || down[1] != up[1] ||
-      static_cast<int64_t>(stack.ranks.element_count()) != down[0] || down[3] * lane != num_inputs ||
+      static_cast<int64_t>(stack.ranks.element_count()) != down[0] || (down[3] - are_bytes) * lane != num_inputs ||
       up[2] * kTile != num_outputs) {
     return invalid("the pairs have other shapes");
   }
-  pairs.numbers = type == ffi::F32 ? Activations::kFloat32 : Activations::kBfloat16;
+  pairs.numbers = are_bytes ? Activations::kInt8 : type == ffi::F32 ? Activations::kFloat32 : Activations::kBfloat16;
   pairs.num_parts = static_cast<int64_t>(stack.ends.size());
   pairs.ends = stack.ends.begin();
-  pairs.rank = up[3] * lane;
+  pairs.rank = (up[3] - are_bytes) * lane;
   pairs.num_inputs = num_inputs;
   if (pairs.rank < 1 || pairs.rank % kTile != 0 || down[2] * kTile != pairs.num_parts * pairs.rank) {
     return invalid("the pairs have other shapes");

@@ -89,6 +89,106 @@ void multiply_up(const Number* tile, const Number* inner, int64_t stride, int64_
   }
 }
 
+constexpr int kBytesPerVector = kTile * 4;
+constexpr int kGroupVectors = kGroup / 4;
+constexpr int kRankVectors = kTile / 4;  // of a tile of `up`, for 16 of the rank
+
+// Adds to each row's sums the products of `count` vectors of bytes with as many times four of its own.
+template <int kRows>
+inline void add_bytes_of(Ints (&sums)[kRows], const uint8_t* weights, const int8_t* x, int64_t stride, int count) {
+  for (int i = 0; i < count; ++i) {
+    const Words own = load_words(weights + i * kBytesPerVector);
+    EAGRE_UNROLL(8)
+    for (int row = 0; row < kRows; ++row) sums[row] = dot4<false>(sums[row], own, x + row * stride + 4 * i);
+  }
+}
+
+// What is made of 16 neighbouring columns of `down` in a row.
+struct InnerBytes {
+  int8_t* bytes;
+  float* scale;
+  int32_t* zero;
+};
+
+// A scale that is NaN where a number is not finite reaches all outputs.
+inline void store_inner(const InnerBytes& to, Floats x) {
+  const float most = largest(abs(x));
+  const Floats rounded = round_to_integer(mul(x, broadcast(most > 0.0f ? 127.0f / most : 0.0f)));
+  store_bytes(to.bytes, rounded);
+  *to.scale = most / 127.0f + sum(mul(x, zeros()));
+  int total = 0;
+  for (int i = 0; i < kTile; ++i) total += to.bytes[i];
+  *to.zero = -128 * total;
+}
+
+// A tile of columns of `down` for some rows of a block, from the step's `first_row` on.
+template <int kRows>
+void multiply_down_bytes(const uint8_t* tile, const PackedRows& x, int first_row, const RowAdapter* adapters,
+                         const InnerBytes* to) {
+  const int block = first_row / kBlockRows, within = first_row % kBlockRows, rows = x.rows_of(block);
+  const int8_t* values = reinterpret_cast<const int8_t*>(x.values(Activations::kInt8, block)) + within * kGroup;
+  const float* scales = x.scales(block) + within;
+  const int32_t* zero_sums = x.sums(Sums::kZero128, block) + within;
+  const Floats weight_scales = load(reinterpret_cast<const float*>(tile));
+  const uint8_t* const weights = tile + kBytesPerVector;
+  Floats totals[kRows];
+  EAGRE_UNROLL(8)
+  for (int row = 0; row < kRows; ++row) totals[row] = zeros();
+  for (int group = 0; group < x.num_groups(); ++group) {
+    const int at = group * rows;
+    const uint8_t* const own = weights + group * kGroupVectors * kBytesPerVector;
+    for (int i = 0; i < kGroupVectors; ++i) prefetch(own + (kVectorsAhead + i) * kBytesPerVector);
+    Ints sums[kRows];
+    EAGRE_UNROLL(8)
+    for (int row = 0; row < kRows; ++row) sums[row] = broadcast_int(zero_sums[at + row]);
+    add_bytes_of<kRows>(sums, own, values + int64_t{1} * at * kGroup, kGroup, kGroupVectors);
+    EAGRE_UNROLL(8)
+    for (int row = 0; row < kRows; ++row) totals[row] = fma(to_floats(sums[row]), broadcast(scales[at + row]), totals[row]);
+  }
+  for (int i = 0; i < x.num_offset_groups(); ++i) {
+    const int group = x.offset_groups()[i];
+    for (int row = 0; row < kRows; ++row) {
+      const int of_step = first_row + row;
+      if ((x.offset_marks(group, of_step / kMarkRows) >> of_step % kMarkRows & 1) == 0) continue;
+      static constexpr int8_t kOnes[kGroup] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+      Ints sums[1] = {broadcast_int(-128 * kGroup)};
+      add_bytes_of<1>(sums, weights + group * kGroupVectors * kBytesPerVector, kOnes, 0, kGroupVectors);
+      totals[row] = fma(to_floats(sums[0]), broadcast(x.offset(of_step, group)), totals[row]);
+    }
+  }
+  for (int row = 0; row < kRows; ++row) {
+    store_inner(to[row], mul(broadcast(adapters[row].scale), mul(totals[row], weight_scales)));
+  }
+}
+
+// Adds a tile of outputs of some rows to their totals, of the inner bytes of `num_tiles` times 16 of the rank.
+template <int kRows>
+void multiply_up_bytes(const uint8_t* tile, const int8_t* inner, const float* scales, const int32_t* zero_sums,
+                       int64_t stride, int64_t num_tiles, float* totals) {
+  const Floats weight_scales = load(reinterpret_cast<const float*>(tile));
+  const uint8_t* weights = tile + kBytesPerVector;
+  const int64_t tiles_of_row = stride / kTile;
+  Floats added[kRows];
+  EAGRE_UNROLL(8)
+  for (int row = 0; row < kRows; ++row) added[row] = zeros();
+  for (int64_t i = 0; i < num_tiles; ++i, weights += kRankVectors * kBytesPerVector) {
+    Ints sums[kRows];
+    EAGRE_UNROLL(8)
+    for (int row = 0; row < kRows; ++row) sums[row] = broadcast_int(zero_sums[row * tiles_of_row + i]);
+    add_bytes_of<kRows>(sums, weights, inner + i * kTile, stride, kRankVectors);
+    EAGRE_UNROLL(8)
+    for (int row = 0; row < kRows; ++row) {
+      added[row] = fma(to_floats(sums[row]), broadcast(scales[row * tiles_of_row + i]), added[row]);
+    }
+  }
+  EAGRE_UNROLL(8)
+  for (int row = 0; row < kRows; ++row) {
+    float* to = totals + row * kTile;
+    store(to, fma(added[row], weight_scales, load(to)));
+  }
+}
+
 // Calls `body` with the number of a run's rows as a constant.
 template <class Body>
 inline void with_count(int count, const Body& body) {
@@ -146,9 +246,36 @@ void AdapterSums::compute_of(Pool& pool, const PackedRows& x, const RowAdapter* 
   });
 }
 
+void AdapterSums::compute_of_bytes(Pool& pool, const PackedRows& x, const RowAdapter* adapters) {
+  const int64_t num_columns = pairs_.num_parts * pairs_.rank, tiles_of_part = pairs_.rank / kTile;
+  const int64_t num_tiles = pairs_.num_parts * tiles_of_part;
+  const int64_t tile_size = (1 + pairs_.num_inputs / 4) * kBytesPerVector;
+  int8_t* inner = memory_.take<int8_t>(static_cast<size_t>(x.num_rows() * num_columns));
+  float* scales = scales_memory_.take<float>(static_cast<size_t>(x.num_rows() * num_tiles));
+  int32_t* zero_sums = zeros_memory_.take<int32_t>(static_cast<size_t>(x.num_rows() * num_tiles));
+  inner_ = reinterpret_cast<const std::byte*>(inner);
+  inner_scales_ = scales;
+  inner_zeros_ = zero_sums;
+  pool.run(static_cast<int64_t>(runs_.size()) * num_tiles, [&](int64_t task, int) {
+    const Run& run = runs_[task / num_tiles];
+    const int64_t tile = task % num_tiles;
+    if (tile % tiles_of_part * kTile >= pairs_.ranks[run.slot]) return;
+    const uint8_t* down = reinterpret_cast<const uint8_t*>(pairs_.down + run.slot * pairs_.down_stride) + tile * tile_size;
+    InnerBytes to[kMostRows];
+    for (int row = 0; row < run.count; ++row) {
+      const int64_t of_step = run.row + row, at = of_step * num_tiles + tile;
+      to[row] = {inner + of_step * num_columns + tile * kTile, scales + at, zero_sums + at};
+    }
+    with_count(run.count, [&](auto count) {
+      multiply_down_bytes<decltype(count)::value>(down, x, run.row, adapters + run.row, to);
+    });
+  });
+}
+
 void AdapterSums::compute(Pool& pool, const PackedRows& x, const LowRank& pairs, const RowAdapter* adapters) {
   pairs_ = pairs;
   find_runs(x.num_rows(), adapters);
+  if (pairs.numbers == Activations::kInt8) return compute_of_bytes(pool, x, adapters);
   if (pairs.numbers == Activations::kFloat32) return compute_of<float>(pool, x, adapters);
   compute_of<uint16_t>(pool, x, adapters);
 }
@@ -177,7 +304,34 @@ void AdapterSums::add_of(int64_t tile, int first_row, int num_rows, float* total
   }
 }
 
+void AdapterSums::add_of_bytes(int64_t tile, int first_row, int num_rows, float* totals) const {
+  const int64_t num_columns = pairs_.num_parts * pairs_.rank, tiles_of_row = num_columns / kTile;
+  const int64_t tile_size = (1 + pairs_.rank / 4) * kBytesPerVector;
+  int64_t part = 0;
+  while (pairs_.ends[part] <= tile * kTile) ++part;
+  const int64_t first_column = part * pairs_.rank;
+  const int8_t* inner = reinterpret_cast<const int8_t*>(inner_) + first_column;
+  const size_t begin = first_runs_[first_row / kBlockRows];
+  const size_t end = first_runs_[(first_row + num_rows + kBlockRows - 1) / kBlockRows];
+  for (size_t i = begin; i < end; ++i) {
+    const Run& run = runs_[i];
+    const uint8_t* up = reinterpret_cast<const uint8_t*>(pairs_.up + run.slot * pairs_.up_stride) + tile * tile_size;
+    const int64_t num_tiles = (pairs_.ranks[run.slot] + kTile - 1) / kTile;
+    if (i == begin || run.slot != runs_[i - 1].slot) {
+      for (int64_t v = 0; v <= num_tiles * kRankVectors; ++v) {
+        prefetch_later(up + kTilesAhead * tile_size + v * kBytesPerVector);
+      }
+    }
+    const int64_t at = run.row * tiles_of_row + first_column / kTile;
+    with_count(run.count, [&](auto count) {
+      multiply_up_bytes<decltype(count)::value>(up, inner + run.row * num_columns, inner_scales_ + at, inner_zeros_ + at,
+                                                num_columns, num_tiles, totals + (run.row - first_row) * kTile);
+    });
+  }
+}
+
 void AdapterSums::add(int64_t tile, int first_row, int num_rows, float* totals) const {
+  if (pairs_.numbers == Activations::kInt8) return add_of_bytes(tile, first_row, num_rows, totals);
   if (pairs_.numbers == Activations::kFloat32) return add_of<float>(tile, first_row, num_rows, totals);
   add_of<uint16_t>(tile, first_row, num_rows, totals);
 }

@@ -12,11 +12,12 @@
 
 namespace eagre {
 
-// The pairs of all slots, in one layer. Each matrix lies as a packed one of float32 or of bfloat16 does (layout/format.h),
-// without scales: `down` has tiles of 16 columns of all inputs, `up` tiles of 16 outputs of all of `rank`. The outputs are
-// in parts, each with columns of `down` of its own.
+// The pairs of all slots, in one layer. Each matrix lies as a packed one of float32, bfloat16 or bytes does
+// (layout/format.h), without scales of groups: `down` has tiles of 16 columns of all inputs, `up` tiles of 16 outputs of
+// all of `rank`. The outputs are in parts, each with columns of `down` of its own. A tile of bytes begins with a scale for
+// each of its 16, float32, and a number is scale * (byte - 128).
 struct LowRank {
-  Activations numbers;  // their type, and that of the rows with which they are multiplied
+  Activations numbers;  // the type of the rows with which they are multiplied: of bytes int8, of others their own
   const std::byte* down;  // of the first slot
   const std::byte* up;
   int64_t down_stride, up_stride;  // bytes from slot to slot
@@ -57,14 +58,19 @@ class AdapterSums {
   void find_runs(int num_rows, const RowAdapter* adapters);
   template <class Number>
   void compute_of(Pool& pool, const PackedRows& x, const RowAdapter* adapters);
+  void compute_of_bytes(Pool& pool, const PackedRows& x, const RowAdapter* adapters);
   template <class Number>
   void add_of(int64_t tile, int first_row, int num_rows, float* totals) const;
+  void add_of_bytes(int64_t tile, int first_row, int num_rows, float* totals) const;
 
   LowRank pairs_{};
   std::vector<Run> runs_;
   std::vector<size_t> first_runs_;  // of each block of rows, and behind them how many runs there are
   const std::byte* inner_ = nullptr;  // [rows][parts][rank]
-  Scratch memory_;
+  // Of inner bytes, each 16 neighbours of a row's: a number is scale * byte, and what is to be added to sums for the 128.
+  const float* inner_scales_ = nullptr;
+  const int32_t* inner_zeros_ = nullptr;
+  Scratch memory_, scales_memory_, zeros_memory_;
 };
 
 }  // namespace eagre

@@ -112,6 +112,7 @@ class PoolTurn {
  public:
   PoolTurn(Pool& pool, int64_t run) : turns_(pool.turns()) { turns_.begin(run); }
   ~PoolTurn() { turns_.end(); }
+  void make_patient() { turns_.make_patient(); }
   PoolTurn(const PoolTurn&) = delete;
   PoolTurn& operator=(const PoolTurn&) = delete;
 

@@ -19,10 +19,15 @@ void Turns::begin(int64_t run) {
   since_ = Clock::now();
 }
 
+void Turns::make_patient() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  holder_->is_patient = true;
+}
+
 void Turns::end() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Clock::time_point now = Clock::now();
-  holder_->held += now - since_;
+  holder_->held += (now - since_) * (holder_->is_patient ? kPatience : 1);
   since_ = now;
   is_held_ = false;
   // A waiting run is woken only where its turn has come; until then it looks by itself from time to time.

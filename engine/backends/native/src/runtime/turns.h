@@ -16,13 +16,17 @@ namespace eagre {
 // least time goes first (start-time fair queueing; Goyal, Vin and Cheng, SIGCOMM 1996). The last holder keeps the turn
 // until it is a quantum ahead, so that few changes of threads are needed. It keeps its place for a moment between two
 // calls too, or else a run of long calls would slip in between the short calls of another; where no call follows, that
-// moment is lost.
+// moment is lost. The time of a patient run, which nobody reads as it goes, counts several times, so that the gaps of
+// streams beside it stay short.
 class Turns {
  public:
   using Clock = std::chrono::steady_clock;
 
   // Returns once it is the turn of `run`, a number that all calls of one run of a program share.
   void begin(int64_t run);
+
+  // Makes the run that has the turn a patient one, with this turn.
+  void make_patient();
 
   // Ends the turn that `begin` gave.
   void end();
@@ -31,6 +35,7 @@ class Turns {
   static constexpr auto kQuantum = std::chrono::milliseconds(2);
   static constexpr auto kGap = std::chrono::microseconds(50);   // between two calls of a run
   static constexpr auto kLook = std::chrono::microseconds(50);  // between two looks of a waiting thread
+  static constexpr int kPatience = 3;                           // how many times a patient run's time counts
   static constexpr int kMostRuns = 16;                          // more share accounts, which is less fair but right
 
   struct Account {
@@ -38,6 +43,7 @@ class Turns {
     Clock::duration held{};  // in virtual time: a run begins with what the one served last has
     uint64_t last_used = 0;
     int num_waiting = 0;
+    bool is_patient = false;
   };
 
   Account& account_of(int64_t run);

@@ -21,7 +21,7 @@ RANKS = (32, 0, 5, 17)
 ADAPTERS = (1, 4, 1, 0, 1, 2, 3, 1, 1, 4, 1, 1, 1, 0, 1, 1, 1, 3, 0, 1)
 SCALES = np.where(np.arange(len(ADAPTERS)) == 4, 0.5, 1.0).astype(np.float32)
 # Of bfloat16 are what the two matrices are multiplied with, too.
-TOLERANCES = {"float32": 1e-4, "bfloat16": 0.05}
+TOLERANCES = {"float32": 1e-4, "bfloat16": 0.05, "uint8": 0.05}
 
 
 def halves_of(dtype: str) -> tuple[np.ndarray, np.ndarray]:
@@ -32,12 +32,12 @@ def halves_of(dtype: str) -> tuple[np.ndarray, np.ndarray]:
     for slot, rank in enumerate(RANKS):
         down[slot, :, :, rank:] = 0
         up[slot, :, rank:] = 0
-    kind = jnp.dtype(dtype)
+    kind = jnp.dtype("float32" if dtype == "uint8" else dtype)
     return down.reshape(len(RANKS), 2, -1, INPUTS).astype(kind), up.astype(kind)
 
 
 def pairs_of(dtype: str, ends: tuple[int, ...]) -> LowRankPairs:
-    arranged = [PackedLayout().arranged_pair(*halves) for halves in zip(*halves_of(dtype), strict=True)]
+    arranged = [PackedLayout().arranged_pair(*halves, dtype) for halves in zip(*halves_of(dtype), strict=True)]
     down, up = (jnp.stack(halves) for halves in zip(*arranged, strict=True))
     return LowRankPairs(down, up, jnp.asarray(RANKS, jnp.int32), ends)
 
@@ -70,7 +70,7 @@ def product(x: np.ndarray, rows: np.ndarray, weights: PackedMatrix, pairs: LowRa
     ))  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", TOLERANCES)
 def test_every_row_has_the_product_of_its_own_adapter(native: str, dtype: str) -> None:
     pairs, count = pairs_of(dtype, ENDS), len(ADAPTERS)
     x = np.random.default_rng(1).standard_normal((count, INPUTS), np.float32)
@@ -86,7 +86,7 @@ def test_every_row_has_the_product_of_its_own_adapter(native: str, dtype: str) -
         np.testing.assert_array_equal(alone, got[own])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", TOLERANCES)
 def test_gates_and_their_partners_have_adapters_of_their_own(native: str, dtype: str) -> None:
     x = np.random.default_rng(1).standard_normal((len(ADAPTERS), INPUTS), np.float32)
     matrix = make_matrix(np.random.default_rng(2), Format.FLOAT32, 2, ENDS[-1], INPUTS, is_gated=True)
@@ -108,7 +108,7 @@ def test_rows_of_int8_weights_are_packed_for_adapters_too(native: str) -> None:
     matrix = make_matrix(draw, Format.INT8, 1, num_outputs, num_inputs)
     down = draw.standard_normal((1, 16, num_inputs), np.float32)
     up = draw.standard_normal((1, 16, num_outputs), np.float32)
-    halves = (jnp.asarray(half[None]) for half in PackedLayout().arranged_pair(down, up))
+    halves = (jnp.asarray(half[None]) for half in PackedLayout().arranged_pair(down, up, "float32"))
     pairs = LowRankPairs(*halves, jnp.full(1, 16, jnp.int32), (num_outputs,))
     rows = rows_of((1,), np.full(1, 0.25, np.float32))
     rows[:, NUM_TOKENS] = count

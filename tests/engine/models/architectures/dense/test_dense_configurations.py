@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from engine.interface.errors import ModelError
-from engine.models.architectures.dense.cohere import Cohere, Cohere2
 from engine.models.architectures.dense.exaone4 import Exaone4
 from engine.models.architectures.dense.gemma import Gemma
 from engine.models.architectures.dense.glm4 import Glm4
@@ -16,6 +15,7 @@ from engine.models.architectures.dense.jais2 import Jais2
 from engine.models.architectures.dense.maincoder import Maincoder
 from engine.models.architectures.dense.olmo3 import Olmo3
 from engine.models.architectures.dense.seed_oss import SeedOss
+from engine.models.architectures.head_norms.cohere import Cohere, Cohere2
 from engine.models.parts import rotary
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
@@ -69,7 +69,6 @@ def test_what_configurations_leave_out_is_that_of_transformers() -> None:
     [
         (Gemma, {"hidden_act": "silu"}, 'hidden_act is "silu".*gelu_pytorch_tanh'),
         (Gemma, {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
-        (Cohere, {"use_qk_norm": True}, "use_qk_norm"),
         (Maincoder, {"use_qk_norm": False}, "use_qk_norm is false; queries and keys without norms"),
         (Jais2, {"hidden_act": "silu"}, 'hidden_act is "silu".*relu2'),
         (Cohere2, {"sliding_window_pattern": 0}, "sliding_window_pattern"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from engine.backends.native.backend import products_unsupported_reason
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
+from engine.models.parts.hybrids.hybrid_config import HybridConfig
 from engine.models.parts.hybrids.layers import Run, runs_of
 from tests.engine.models.twins.gguf_twins import write_gguf
 from tests.golden.architectures.tiny_weights import tiny_weights
@@ -35,6 +38,14 @@ def write_folder(path: Path, name: str, changes: dict[str, Any], *, without: str
     (path / "config.json").write_text(json.dumps({**config, **changes}), encoding="utf-8")
     save_file({key: tensor for key, tensor in tensors.items() if key != without}, path / "model.safetensors")
     return path
+
+
+def test_states_of_jamba_that_native_norms_do_not_take_leave_the_products_to_xla(tmp_path: Path) -> None:
+    config = open_model(write_folder(tmp_path / "folder", "jamba", {})).config
+    assert isinstance(config, HybridConfig)
+    assert products_unsupported_reason(config) is None
+    odd = replace(config, mamba=replace(config.mamba, state_size=8))
+    assert str(products_unsupported_reason(odd)).endswith("states 8")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from engine.interface.errors import ModelError
 from engine.models.architectures.latent.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
+from engine.models.architectures.latent.deepseek32 import Deepseek32
 from engine.models.architectures.latent.glm_dsa import GlmDsa
 from engine.models.architectures.latent.kimi_linear import KimiLinear
 from engine.models.architectures.latent.mistral4 import Mistral4
@@ -62,6 +63,13 @@ def test_kimi_linear_is_read_as_it_is_published() -> None:
     assert (config.delta.num_heads, config.delta.key_dim, config.delta.kernel) == (2, 32, 4)
     assert config.dense_layers == (0,)
     assert config.attention_scale == 48**-0.5
+
+
+@pytest.mark.parametrize("architecture", [Deepseek32, DeepseekV3, Glm4MoeLite])
+def test_the_layers_without_experts_are_those_that_a_file_names(architecture: type[Model]) -> None:
+    kinds = ["sparse", "dense", "sparse"]
+    assert opened(architecture, {**SIZES, "mlp_layer_types": kinds}).config.dense_layers == (1,)
+    assert opened(architecture, {**SIZES, "mlp_layer_types": None}).config.dense_layers == (0,)
 
 
 def test_layers_of_glm_5_2_have_an_index_by_a_list_a_pattern_or_a_frequency() -> None:

@@ -61,6 +61,20 @@ def test_qwen2_has_windows_in_every_second_layer_below_a_limit() -> None:
     assert opened(Qwen2Moe, values).config.has_qkv_bias
 
 
+@pytest.mark.parametrize("architecture", [Qwen2Moe, Qwen3Moe])
+def test_some_layers_of_qwen_may_have_no_experts(architecture: type[Model]) -> None:
+    values = {**EXPERTS, "shared_expert_intermediate_size": 48, "mlp_only_layers": [3], "decoder_sparse_step": 2}
+    config = opened(architecture, values).config
+    assert (config.dense_layers, config.dense_size, config.intermediate_size) == ((0, 2, 3, 4, 6), 96, 32)
+    assert opened(architecture, {**values, "mlp_only_layers": [], "decoder_sparse_step": 1}).config.dense_layers == ()
+
+
+def test_qwen3_has_windows_in_all_layers_if_in_any() -> None:
+    values = {**EXPERTS, "sliding_window": 30, "max_window_layers": 4}
+    assert opened(Qwen3Moe, values).config.windows == (0,) * 7
+    assert opened(Qwen3Moe, {**values, "use_sliding_window": True}).config.windows == (30,) * 7
+
+
 def test_layers_behind_the_last_one_are_left_out() -> None:
     model = opened(Glm4Moe, ROUTED)
     assert model.leaves_out("model.layers.7.eh_proj.weight")
@@ -119,10 +133,10 @@ def test_files_of_ling_have_either_of_two_types() -> None:
 @pytest.mark.parametrize(
     ("architecture", "values", "message"),
     [
-        (Qwen3Moe, {**EXPERTS, "mlp_only_layers": [0]}, "layers without experts are not served"),
-        (Qwen3Moe, {**EXPERTS, "decoder_sparse_step": 2}, "layers without experts are not served"),
+        (Qwen3Moe, {**EXPERTS, "mlp_only_layers": list(range(7))}, "mlp_only_layers is .*; no layer has experts"),
+        (Qwen3Moe, {**EXPERTS, "mlp_only_layers": ["0"]}, "mlp_only_layers is .*; it must list layers"),
+        (Qwen3Moe, {**EXPERTS, "decoder_sparse_step": 9}, "decoder_sparse_step is 9; no layer has experts"),
         (Qwen3Moe, {**EXPERTS, "num_experts_per_tok": 5}, "a token cannot pick 5 of 4 experts"),
-        (Qwen2Moe, {**EXPERTS, "mlp_only_layers": [0]}, "layers without experts are not served"),
         (Qwen2Moe, EXPERTS, "lacks shared_expert_intermediate_size"),
         (GraniteMoe, {**EXPERTS, "num_experts_per_tok": 5}, "a token cannot pick 5 of 4 experts"),
         (Qwen3Moe, SIZES, "lacks moe_intermediate_size"),
@@ -137,6 +151,9 @@ def test_files_of_ling_have_either_of_two_types() -> None:
         (Glm4Moe, {**ROUTED, "n_routed_experts": (1 << 31) - 1}, "2147483647 experts each; at most 4096 are served"),
         (Glm4Moe, {**ROUTED, "n_group": 3}, "4 experts cannot form 3 groups"),
         (Ernie45Moe, {**ROUTED, "use_bias": True}, "use_bias is true; biases are not served"),
+        (Ernie45Moe, {**ROUTED, "moe_norm_min": 0.75}, "moe_norm_min is 0.75; sums of shares"),
+        (Glm4Moe, {**ROUTED, "mlp_bias": True}, "mlp_bias: biases of feed-forward blocks are not served in mixtures"),
+        (Qwen3Moe, {**EXPERTS, "per_layer_config": {"2": {"num_experts": 3}}}, "per_layer_config is .*; layers with"),
         (Ernie45Moe, {**ROUTED, "moe_layer_start_index": 9}, "none of the 7 layers has experts"),
         (ExaoneMoe, {**ROUTED, "mlp_layer_types": ["sparse"]}, "mlp_layer_types is .*; it must list 7 times"),
         (ExaoneMoe, {**ROUTED, "mlp_layer_types": ["dense"] * 7}, "no layer has experts"),

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from engine.backends.base.operands import NormKind
+from engine.models.architectures.head_norms.head_norms import GGUF_NORM, HeadNormsDecoder
 from engine.models.parts import folder_config, gguf_config
-from engine.models.parts.decoder import Decoder, Names
+from engine.models.parts.decoder import Names
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
@@ -18,8 +19,11 @@ _WINDOW = 4096
 
 
 @dataclass(frozen=True)
-class Cohere(Decoder):
-    """Blocks side by side behind one LayerNorm without biases; adjacent features are rotated, and logits scaled."""
+class Cohere(HeadNormsDecoder):
+    """Blocks side by side behind one LayerNorm without biases; adjacent features are rotated, and logits scaled.
+
+    Command R+ norms each head of queries and keys too.
+    """
 
     norms: ClassVar[Mapping[str, Names]] = {"attention_norm": ("input_layernorm", "attn_norm")}
     model_type = "cohere"
@@ -29,13 +33,12 @@ class Cohere(Decoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        if config.flag("use_qk_norm"):
-            raise config.error("use_qk_norm", "norms of queries and keys are not served for this architecture")
-        return cls(read_folder(config, tensor_names, cls.model_type))
+        has_norms = folder_config.read_flag(config, "use_qk_norm", False)
+        return cls.made(read_folder(config, tensor_names, cls.model_type), has_head_norms=has_norms)
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        return cls(read_gguf(file))
+        return cls.made(read_gguf(file), has_head_norms=GGUF_NORM in file.names)
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,15 @@ class Cohere2(Cohere):
         usual = read_folder(config, tensor_names, cls.model_type)
         period = config.integer("sliding_window_pattern", least=1) or _PERIOD
         is_local = [(index + 1) % period != 0 for index in range(usual.num_layers)]
-        return cls(_with_windows(usual, folder_config.read_windows(config, is_local, default=_WINDOW)))
+        windows = folder_config.read_windows(config, is_local, default=_WINDOW)
+        return cls.made(_with_windows(usual, windows), has_head_norms=False)
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
         usual = read_gguf(file)
         file.fields.required_integer("attention.sliding_window", least=1)
-        return cls(_with_windows(usual, gguf_config.read_windows(file, usual.num_layers, period=_PERIOD)))
+        windows = gguf_config.read_windows(file, usual.num_layers, period=_PERIOD)
+        return cls.made(_with_windows(usual, windows), has_head_norms=False)
 
 
 def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> DecoderConfig:
