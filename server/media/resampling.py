@@ -9,23 +9,19 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from PIL.Image import Image, Resampling, fromarray
 
 _MOST_WEIGHT = 1 << 15
 _MOST_BITS = 22  # behind the point of a weight
 _MOST_COLOUR = 255
 
 
-def resampled(picture: Image, size: tuple[int, int], resample: int) -> Image:
-    """An RGB picture in another size; other filters than the bilinear one are Pillow's."""
-    if resample != Resampling.BILINEAR:
-        return picture.resize(size, resample=resample)
-    pixels = np.asarray(picture)
-    if size[0] != picture.width:
-        pixels = _along_rows(pixels, size[0])
-    if size[1] != picture.height:
-        pixels = _along_rows(pixels.swapaxes(0, 1), size[1]).swapaxes(0, 1)
-    return fromarray(np.ascontiguousarray(pixels))
+def bilinear(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
+    """uint8[height, width, 3] of a picture in another size."""
+    if width != pixels.shape[1]:
+        pixels = _along_rows(pixels, width)
+    if height != pixels.shape[0]:
+        pixels = _along_rows(pixels.swapaxes(0, 1), height).swapaxes(0, 1)
+    return np.ascontiguousarray(pixels)
 
 
 def _along_rows(pixels: np.ndarray, width: int) -> np.ndarray:

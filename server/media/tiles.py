@@ -6,10 +6,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from PIL.Image import Image, new
+from PIL.Image import Image, Resampling, fromarray, new
 
 from engine.interface.types import TileMap
-from server.media.resampling import resampled
+from server.media.resampling import bilinear
 from server.media.tiling import (
     FilledSize,
     FrameSize,
@@ -172,11 +172,11 @@ def _padded(picture: Image, sizing: PaddedGrid) -> Tiles:
     else:
         size = min(math.floor(picture.width * high), most[0]), most[1]
     whole = new("RGB", canvas)
-    whole.paste(resampled(picture, (max(size[0], 1), max(size[1], 1)), sizing.resample))
+    whole.paste(_resampled(picture, (max(size[0], 1), max(size[1], 1)), sizing.resample))
     if num_columns * num_rows == 1:
         return Tiles([whole])
     return Tiles(
-        [*_pieces(whole, edge, edge), resampled(picture, (edge, edge), sizing.resample)], num_rows, num_columns
+        [*_pieces(whole, edge, edge), _resampled(picture, (edge, edge), sizing.resample)], num_rows, num_columns
     )
 
 
@@ -217,13 +217,13 @@ def _with_thumbnail(picture: Image, sizing: ThumbnailGrid) -> Tiles:
     # One that is very long, and one that has grown where the limits are near to each other, would still be too large.
     height = min(height, sizing.max_tokens)
     width = min(width, sizing.max_tokens // height)
-    whole = resampled(picture, (width * factor, height * factor), sizing.resample)
+    whole = _resampled(picture, (width * factor, height * factor), sizing.resample)
     num_columns, num_rows = 1, 1
     if is_large and sizing.max_tiles > 1:
         num_columns, num_rows = nearest_grid(*picture.size, sizing.min_tiles, sizing.max_tiles, edge**2)
     if num_columns * num_rows == 1:
         return Tiles([whole])
-    tiles = _pieces(resampled(picture, (num_columns * edge, num_rows * edge), sizing.resample), edge, edge)
+    tiles = _pieces(_resampled(picture, (num_columns * edge, num_rows * edge), sizing.resample), edge, edge)
     return Tiles([*tiles, *([whole] if sizing.has_thumbnail else [])], num_rows, num_columns)
 
 
@@ -264,6 +264,13 @@ def _without_edges(width: int, height: int, columns: int, rows: int) -> tuple[in
     else:
         columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
     return columns, rows
+
+
+def _resampled(picture: Image, size: tuple[int, int], resample: int) -> Image:
+    """In another size, as torchvision resizes, whose filters but the bilinear one are taken for Pillow's."""
+    if resample != Resampling.BILINEAR:
+        return picture.resize(size, resample=resample)
+    return fromarray(bilinear(np.asarray(picture), *size))
 
 
 def _pieces(whole: Image, width: int, height: int) -> list[Image]:
