@@ -16,7 +16,7 @@ from cache.page_groups import PageGroups
 from cache.states import StateLayout
 
 LARGEST_SHARE_OF_AVAILABLE = 0.8  # the rest is for intermediate results and for other processes
-_INT8_MAX = 127.0
+_LARGEST = {"int8": 127.0, "int16": 32767.0}  # of pages of integers
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 # Tokens of a page. Small pages waste less at the end of a sequence and share shorter prefixes. With large
@@ -35,7 +35,7 @@ class KVPages(NamedTuple):
 
     # [layer, page, part, head, token, feature]; the parts are keys and values, or one that is both, as latents are.
     data: jax.Array
-    scales: jax.Array | None  # float32[layer, page, part, head, token] where data is int8, else None
+    scales: jax.Array | None  # float32[layer, page, part, head, token] where data is of integers, else None
     states: tuple[jax.Array, ...] = ()  # as StateLayout says; none where no layer is recurrent
     pictures: jax.Array | None = None  # float32[position, hidden], embeddings of pictures; None: it sees none
 
@@ -52,9 +52,10 @@ class KVPages(NamedTuple):
         """Whether keys and values are here as their Hadamard transforms, and so are queries and what comes of them.
 
         A scale follows the largest feature of a vector. One that is far larger than the others would take bits away
-        from them; transformed, all features are of a like size (Ashkboos et al., "QuaRot", 2024).
+        from them; transformed, all features are of a like size (Ashkboos et al., "QuaRot", 2024). Of int16 enough bits
+        are left.
         """
-        return self.scales is not None
+        return str(self.data.dtype) == "int8"
 
     @property
     def num_parts(self) -> int:
@@ -71,8 +72,8 @@ class KVPages(NamedTuple):
             return self._replace(data=self.data.at[layer, pages, :, :, offsets].set(both.astype(self.data.dtype)))
         # The quantisation is symmetric. Each token and head has its own scale, because several steps fill a page.
         wide = both.astype(jnp.float32)
-        scales = jnp.max(jnp.abs(wide), axis=-1) / _INT8_MAX
-        quantised = jnp.round(wide / jnp.where(scales == 0.0, 1.0, scales)[..., None]).astype(jnp.int8)
+        scales = jnp.max(jnp.abs(wide), axis=-1) / _LARGEST[str(self.data.dtype)]
+        quantised = jnp.round(wide / jnp.where(scales == 0.0, 1.0, scales)[..., None]).astype(self.data.dtype)
         return self._replace(
             data=self.data.at[layer, pages, :, :, offsets].set(quantised),
             scales=self.scales.at[layer, pages, :, :, offsets].set(scales),
@@ -105,7 +106,7 @@ class KVLayout:
     page_size: int  # tokens
     num_kv_heads: int
     head_dim: int
-    dtype: str  # float32, bfloat16 or int8
+    dtype: str  # float32, bfloat16, int16 or int8
     states: StateLayout = StateLayout()
     num_parts: int = 2  # of a page: keys and values, or one that is both
     pictures: tuple[int, int] | None = None  # positions and features of the embeddings of pictures
@@ -129,7 +130,7 @@ class KVLayout:
     @property
     def bytes_per_page(self) -> int:
         vectors = self.num_layers * self.page_size * self.num_parts * self.num_kv_heads
-        scale_bytes = 4 if self.dtype == "int8" else 0
+        scale_bytes = 4 if self.dtype in _LARGEST else 0
         return vectors * (self.head_dim * jnp.dtype(self.dtype).itemsize + scale_bytes)
 
     @property
@@ -151,7 +152,7 @@ class KVLayout:
             sharding = None if mesh is None else NamedSharding(mesh, spec)
             return jax.ShapeDtypeStruct(self.shape[:num_axes], dtype, sharding=sharding)
 
-        scales = shape(len(AXES) - 1, "float32") if self.dtype == "int8" else None
+        scales = shape(len(AXES) - 1, "float32") if self.dtype in _LARGEST else None
         states: tuple[Any, ...] = tuple(
             jax.ShapeDtypeStruct((array.num_layers, self.states.num_entries, *array.shape), "float32")
             for array in self.states.arrays

@@ -57,7 +57,11 @@ def choose_backends(
 def kv_dtype(config: EngineConfig, backends: Backends) -> str:
     if config.kv_cache_dtype != "auto":
         return config.kv_cache_dtype
-    return backends.for_attention.kv_dtype() if config.dtype == "auto" else config.dtype
+    if config.dtype != "auto":
+        return config.dtype
+    fastest = backends.for_attention.kv_dtype()
+    # The processors of several hosts may be fastest with different types, and the hosts' programs must be alike.
+    return "bfloat16" if fastest == "int16" and config.num_hosts > 1 else fastest
 
 
 def _resolve(name: str, wanted: str, obstacles: dict[str, str | None]) -> Backend:

@@ -142,8 +142,8 @@ class EngineConfig:
     )
     kv_cache_dtype: str = setting(
         "auto",
-        "auto (as --dtype; beside auto what suits attention), float32, bfloat16 or int8",
-        limit=one_of("auto", "float32", "bfloat16", "int8"),
+        "auto (as --dtype; beside auto what suits attention), float32, bfloat16, int16 or int8",
+        limit=one_of("auto", "float32", "bfloat16", "int16", "int8"),
     )
     enable_prefix_caching: bool = setting(True, "compute every prompt anew", key="no_prefix_caching")
     prefix_cache_dir: str | None = setting(

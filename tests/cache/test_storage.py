@@ -16,7 +16,9 @@ def layout(dtype):
     return KVLayout(LAYERS, PAGES, PAGE_SIZE, HEADS, DIM, dtype)
 
 
-@pytest.mark.parametrize(("dtype", "error"), [("float32", 0.0), ("bfloat16", 2**-8), ("int8", 0.5 / 127)])
+@pytest.mark.parametrize(
+    ("dtype", "error"), [("float32", 0.0), ("bfloat16", 2**-8), ("int16", 0.5 / 32767), ("int8", 0.5 / 127)]
+)
 def test_keys_and_values_are_read_as_written(dtype, error):
     random = np.random.default_rng(0)
     keys, values = random.standard_normal((2, 6, HEADS, DIM)).astype(np.float32) * 5
@@ -36,16 +38,17 @@ def test_keys_and_values_are_read_as_written(dtype, error):
     assert not other_layer.any()
 
 
-def test_a_vector_of_zeros_survives_int8():
+@pytest.mark.parametrize("dtype", ["int16", "int8"])
+def test_a_vector_of_zeros_survives_integers(dtype):
     zeros = np.zeros((1, HEADS, DIM), np.float32)
-    kv = layout("int8").allocate().write(jnp.int32(0), np.array([1]), np.array([0]), zeros, zeros)
+    kv = layout(dtype).allocate().write(jnp.int32(0), np.array([1]), np.array([0]), zeros, zeros)
     keys, values = kv.read(jnp.int32(0), np.array([[1]]), jnp.dtype("float32"))
     assert np.isfinite(keys).all()
     assert not keys.any()
     assert not values.any()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int16", "int8"])
 def test_bytes_per_page_is_the_real_size(dtype):
     kv = layout(dtype).allocate()
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(kv)) == PAGES * layout(dtype).bytes_per_page

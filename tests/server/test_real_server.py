@@ -13,6 +13,7 @@ from openai import AsyncOpenAI
 from openai.types import CompletionUsage
 from websockets.asyncio.client import ClientConnection, connect
 
+from engine.backends.native import library
 from engine.client import EngineClient
 from engine.engine import Engine
 from server.cli.client.sse_parser import SseParser
@@ -358,7 +359,8 @@ async def test_health_and_models_tell_of_the_real_engine(server: RealServer) -> 
     assert (model["architecture"], model["max_model_len"], model["dtype"]) == ("llama", 1024, "int4+int8")
     assert model["num_parameters"] == 134_515_008
     assert 0.5 * model["num_parameters"] < model["weight_bytes"] < 1.5 * model["num_parameters"]
-    assert model["cache_bytes"] == 600 * 16 * 30 * 2 * 3 * 64 * 4  # pages, layers, keys and values in float32
+    scale_bytes = 4 if library.page_type() == "int16" else 0  # beside the vector of a token's head
+    assert model["cache_bytes"] == 600 * 32 * 30 * 2 * 3 * (64 * 2 + scale_bytes)  # tokens, layers, keys and values
 
 
 @pytest.mark.parametrize("seed", [None, 7])

@@ -33,7 +33,7 @@ def attention(
 
     Args:
         qkv: float32[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], or where keys are values, 1 instead of 2.
-            Heads may be narrower than those of pages of floats, where neither norms nor sinks are.
+            Heads may be narrower than those of pages, unless of int8, where neither norms nor sinks are.
         rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
         is_causal: whether a token sees those before it alone; else tiles see their whole text, up to the column END.
         page_table: int32[num_rows, max_pages].

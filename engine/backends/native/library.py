@@ -74,6 +74,13 @@ def shared_library() -> ctypes.CDLL:
     return _libraries[load()]
 
 
+def page_type() -> str:
+    """The type of pages of 16 bits that attention is fastest with here, bfloat16 or int16; raises as `load`."""
+    tell = shared_library().eagre_page_type
+    tell.restype = ctypes.c_char_p
+    return str(tell().decode())
+
+
 def library_with_lock() -> ctypes.PyDLL:
     """The library, for calls so short that they had better keep the interpreter's lock; raises as `load`."""
     return ctypes.PyDLL(shared_library()._name)

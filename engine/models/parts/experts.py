@@ -22,7 +22,7 @@ from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
-from engine.weights.tensors import AsMatrix
+from engine.weights.tensors import AsMatrix, AsVector
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ExpertsDecoder(Decoder):
         folder, gguf = self.choice_bias_names
         stored = {
             "safetensors": Stored(f"model.layers.{{layer}}.{folder}"),
-            "gguf": Stored(f"blk.{{layer}}.{gguf}.bias"),
+            "gguf": Stored(f"blk.{{layer}}.{gguf}.bias", AsVector),  # a matrix of one row in files of ERNIE
         }
         return Part((self.config.num_experts,), stored)
 

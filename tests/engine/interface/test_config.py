@@ -34,7 +34,7 @@ def test_every_field_is_a_setting_but_what_the_model_and_the_machine_decide() ->
         ({"num_pages": 1}, "num_pages is 1; it must be at least 2 (page 0 is the null page)"),
         ({"kv_cache_bytes": 0}, "kv_cache_bytes is 0; it must be at least 1"),
         ({"memory_utilization": 0.96}, "memory_utilization is 0.96; it must be above 0 and at most 0.95"),
-        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype is 'int4'; it must be auto, float32, bfloat16 or int8"),
+        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype is 'int4'; it must be auto, float32, bfloat16, int16 or int8"),
         ({"request_timeout": 0}, "request_timeout is 0; it must be above 0 seconds"),
         ({"queue_timeout": float("nan")}, "queue_timeout is nan; it must be above 0 seconds"),
         ({"decode_chunk": 0}, "decode_chunk is 0; it must be at least 1"),

@@ -84,8 +84,13 @@ def ask(engine, *, before=None, salt=None):
 
     seen = asyncio.run(run())
     named = sorted((page for page in engine.pool.pages if page.page_hash), key=lambda page: page.page_hash.token_ids)
-    bits = [jax.tree.leaves(engine.runner.arrays.kv), [page.page_id for page in named]]
-    seen.pages = [np.asarray(leaf)[:, page].view(np.uint8) for leaf in bits[0] for page in bits[1]]
+    leaves = [
+        np.asarray(leaf) for leaf in jax.tree.leaves(engine.runner.arrays.kv)
+    ]  # pages of integers have scales too
+    seen.pages = [
+        np.concatenate([np.ascontiguousarray(leaf[:, page.page_id]).view(np.uint8).reshape(-1) for leaf in leaves])
+        for page in named
+    ]
     assert engine.stats().compiles_after_ready == 0
     return seen
 

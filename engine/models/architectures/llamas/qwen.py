@@ -20,6 +20,8 @@ _FOLDER_NAMES = {
 # Beyond so many tokens the maker's code scales queries and stretches the rotation, as the length of a text asks for.
 _LENGTH = "seq_length"
 _NO_BIAS = "no_bias"
+# In GGUF files; later converters call the epsilon that of a LayerNorm.
+_EPSILON, _LATE_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Qwen(Decoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        usual = gguf_config.read_decoder(file)
+        is_usual = file.fields.value(_EPSILON) is not None
+        usual = gguf_config.read_decoder(file, epsilon_key=_EPSILON if is_usual else _LATE_EPSILON)
         if usual.intermediate_size % 2:
             raise file.fields.error("feed_forward_length", "it must be even: half of it are gates")
         return cls(_of_qwen(usual))

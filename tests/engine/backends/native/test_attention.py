@@ -32,7 +32,7 @@ from tests.engine.backends.native.support.attention_cases import (
 )
 from tests.engine.backends.native.support.steps import Step, make_step
 
-KINDS = ("float32", "bfloat16", "int8")
+KINDS = ("float32", "bfloat16", "int16", "int8")
 PLAIN = Shape(group=3, head_dim=64)
 WINDOW = replace(PLAIN, window=600)
 EVERYTHING = Shape(
@@ -291,8 +291,8 @@ def test_scores_far_apart(variant, kind):
         chosen = np.repeat(values, 3, axis=1)[scores.argmax(axis=0), np.arange(shape.num_heads)]
         is_clear = best[-1] - best[-2] > 0.02 * np.abs(best[-1])
         assert is_clear.any()
-        # Of int8 the weight is rounded with the value's scale, and what comes of all is transformed there and back.
-        rtol, atol = (BFLOAT16_UNIT, 2.0**-20 * np.abs(chosen).max()) if kind == "int8" else (1e-5, 0.0)
+        # Of integers the weight is rounded with the value's scale; what comes of int8 is transformed there and back.
+        rtol, atol = (BFLOAT16_UNIT, 2.0**-20 * np.abs(chosen).max()) if shape.has_scales else (1e-5, 0.0)
         got = as_in_pages(out[row], shape)[is_clear]
         np.testing.assert_allclose(got, chosen[is_clear], rtol=rtol, atol=atol)
 
@@ -300,7 +300,7 @@ def test_scores_far_apart(variant, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("page_size", [16, 32])
 def test_what_comes_later_changes_nothing_before_it(variant, kind, page_size):
-    """A later token of the same block may have far larger keys and values; of int8 pages their scales are others."""
+    """A later token of the same block may have far larger keys and values; of integers their scales are others."""
     random = np.random.default_rng(6)
     shape = Shape(kind=kind, page_size=page_size)
     step, first_changed = make_step([-1], [(70, 24)], 24), 15
@@ -334,9 +334,9 @@ def test_many_small_weights_count_beside_a_large_one(variant, kind):
         by_token(data)[tokens] = vectors.astype(data.dtype)
     else:
         transforms = as_in_pages(vectors, shape)  # of which one feature is not 0
-        largest = np.abs(transforms).max()
-        by_token(data)[tokens] = np.rint(transforms / largest * 127)
-        by_token(kv.scales)[tokens] = largest / 127
+        largest, most = np.abs(transforms).max(), 127 if kind == "int8" else 8000  # the length of 32 of these fits
+        by_token(data)[tokens] = np.rint(transforms / largest * most)
+        by_token(kv.scales)[tokens] = largest / most
     qkv = np.zeros((1, shape.num_vectors, shape.head_dim), np.float32)
     qkv[:, : shape.num_heads] = ratio / shape.head_dim
     qkv[:, -shape.num_kv_heads :] = 1.0
@@ -371,15 +371,20 @@ def test_one_key_whose_values_are_far_from_the_others(variant, kind, weight, sca
     assert (np.abs(as_in_pages(out, shape) - want) <= bound).all()
 
 
-def test_products_of_the_largest_heads_fit_their_sums(variant):
-    """Vectors with one feature in each block of the transform become vectors of equal features, as large as can be."""
+@pytest.mark.parametrize("kind", ["int16", "int8"])
+@pytest.mark.parametrize("head_dim", [16, 704])
+def test_the_largest_products_fit_their_sums(variant, kind, head_dim):
+    """Of int8, vectors with one feature in each block of the transform become equal features, as large as can be.
+
+    Of int16 a query and a key are as long as can be, and the weight of one key is all that there is.
+    """
     random = np.random.default_rng(9)
-    shape = Shape(kind="int8", group=1, num_kv_heads=1, head_dim=704, page_size=32, rotary_dim=0, scale=0.25)
+    shape = Shape(kind=kind, group=1, num_kv_heads=1, head_dim=head_dim, page_size=32, rotary_dim=0, scale=0.25)
     step = make_step([1])
     table, num_pages = make_table(random, step, shape.page_size)
     kv = make_pages(random, shape, num_pages)
     ones = np.zeros(shape.head_dim, np.float32)
-    ones[::64] = 1.0
+    ones[:: 64 if kind == "int8" else 4] = 1.0
     values = random.standard_normal((2, shape.head_dim)).astype(np.float32)
     for token, key in enumerate((ones, -ones)):
         qkv = np.stack([4 * ones, key, values[token]]).reshape(1, -1)
@@ -432,7 +437,7 @@ def test_the_call_that_others_change_is_right(variant):
         (dict(page_table=np.ones((2, 2), np.int32)), "the page table has another shape"),
         (dict(layer=np.int32(1)), "there is no such layer"),
         (dict(rows=make_step([0] * 2).rows, page_table=np.ones((2, 2), np.int32)), "the number of tokens does not fit"),
-        (dict(kv=pages_of(2, 32, "float16")), "pages are of float32, bfloat16 or int8"),
+        (dict(kv=pages_of(2, 32, "float16")), "pages are of float32, bfloat16, int16 or int8"),
         (
             dict(kv=pages_of(2, 32, "int8", np.zeros((1, 4), np.float32))),
             "the scales have another shape",

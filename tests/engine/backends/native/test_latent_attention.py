@@ -20,7 +20,7 @@ from tests.engine.backends.native.support.attention_cases import (
 )
 from tests.engine.backends.native.support.steps import Step, make_step
 
-KINDS = ("float32", "bfloat16", "int8")
+KINDS = ("float32", "bfloat16", "int16", "int8")
 SHAPES = [
     Shape(group=4, head_dim=80, num_kv_heads=1, page_size=16),
     Shape(group=20, head_dim=576, num_kv_heads=1, page_size=32, rotary_dim=64, scale=0.1),
@@ -30,7 +30,7 @@ SHAPES = [
 
 def pages_of_zeros(shape: Shape, num_pages: int, num_parts: int) -> KVPages:
     size = (NUM_LAYERS, num_pages, num_parts, shape.num_kv_heads, shape.page_size, shape.head_dim)
-    scales = np.zeros(size[:-1], np.float32) if shape.kind == "int8" else None
+    scales = np.zeros(size[:-1], np.float32) if shape.has_scales else None
     return KVPages(np.zeros(size, jnp.dtype(shape.kind)), scales)
 
 
@@ -110,7 +110,8 @@ def text_of(table: np.ndarray, kv: KVPages, num_tokens: int) -> np.ndarray:
     vectors = kv.data[at].astype(np.float64)
     if kv.scales is None:
         return vectors
-    return as_in_pages(vectors * kv.scales[at][:, None], replace(INDEXED, kind="int8"))  # which undoes itself
+    kind = str(kv.data.dtype)
+    return as_in_pages(vectors * kv.scales[at][:, None], replace(INDEXED, kind=kind))  # which undoes itself
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -246,3 +246,10 @@ def test_a_library_that_is_cut_short_is_refused(tmp_path, monkeypatch, share):
 
 def test_a_whole_library_is_not_cut_short():
     assert [path.name for path in library.built_variants().values() if library.is_cut_short(path)] == []
+
+
+def test_pages_are_of_what_products_are_fastest_with(variant):
+    integers = {"avx2", "avx_vnni", "avx512_vnni"}
+    of_makers = {"avx512_bf16"}  # whose processors multiply pairs of bfloat16 at different rates
+    allowed = {"int16"} if variant in integers else {"bfloat16"} | ({"int16"} if variant in of_makers else set())
+    assert library.page_type() in allowed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from engine.models.architectures.llamas.llama4 import Llama4
 from engine.models.architectures.llamas.minicpm import MiniCpm
 from engine.models.architectures.llamas.nanbeige import Nanbeige
 from engine.models.architectures.llamas.qwen import Qwen
+from engine.models.open_model import open_model
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
+from tests.engine.models.twins.gguf_twins import write_gguf
+from tests.golden.architectures.tiny_weights import tiny_weights
 
 SIZES = {
     "vocab_size": 100, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4,
@@ -73,6 +77,15 @@ def test_nanbeige_has_keys_and_values_of_each_loop_and_weights_of_one() -> None:
 def test_contexts_of_qwen_are_those_in_which_nothing_depends_on_the_length() -> None:
     config = opened(Qwen, {**SIZES, "seq_length": 256, "kv_channels": 32, "layer_norm_epsilon": 1e-6}).config
     assert (config.context_length, config.head_dim, config.intermediate_size) == (256, 32, 48)
+
+
+def test_a_gguf_file_of_qwen_may_call_its_epsilon_that_of_a_layer_norm(tmp_path: Path) -> None:
+    path = Path(__file__).parents[3] / "golden" / "architectures" / "qwen.json"
+    golden = json.loads(path.read_text(encoding="utf-8"))
+    tensors = tiny_weights("QWenLMHeadModel", golden["shapes"], 0)
+    usual = write_gguf(tmp_path / "usual.gguf", golden["config"], tensors)
+    late = write_gguf(tmp_path / "late.gguf", {**golden["config"], "is_late": True}, tensors)
+    assert open_model(usual).model == open_model(late).model
 
 
 def test_gemma3n_is_read_as_it_is_published() -> None:

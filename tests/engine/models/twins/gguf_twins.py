@@ -743,7 +743,6 @@ def write_gguf(
         stored = names.get_name(of_text, try_suffixes=(".weight", ".bias")) or OUTPUT.get(of_text)
         stored = name if name.startswith("blk.") else stored
         assert stored is not None, name
-        values = values[0] if name.endswith("moe_statics.e_score_correction_bias") else values
         writer.add_tensor(stored, np.ascontiguousarray(transform(name, values, config)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

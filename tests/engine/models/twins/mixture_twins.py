@@ -284,7 +284,9 @@ def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
     if config["model_type"] == "qwen":
         made |= {
             "head_dim": config["kv_channels"], "max_position_embeddings": config["seq_length"],
-            "rms_norm_eps": config["layer_norm_epsilon"], "num_key_value_heads": config["num_attention_heads"],
+            "num_key_value_heads": config["num_attention_heads"],
+            # A key of ours: later converters take another name.
+            "layer_norm_eps" if config.get("is_late") else "rms_norm_eps": config["layer_norm_epsilon"],
             "rope_parameters": {"rope_type": "default", "rope_theta": config["rotary_emb_base"]},
         }  # fmt: skip
     if config["model_type"] == "maincoder":

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "attention/byte_products.h"
 #include "attention/counts.h"
+#include "attention/integer_products.h"
 #include "attention/tile_products.h"
 #include "isa/attention_isa.h"
 #include "isa/isa.h"
@@ -180,7 +180,8 @@ void with_factors(Factors factors, const Body& body) {
     case Factors::kWidenedPairs:
       if constexpr (kWidensInProducts) body(std::integral_constant<Factors, Factors::kWidenedPairs>());
       return;
-    case Factors::kBytePairs: return;
+    case Factors::kBytePairs:
+    case Factors::kInt16Pairs: return;
   }
 }
 
@@ -193,10 +194,8 @@ void multiply_keys(ProductKind kind, const Block& block, const std::byte* querie
     return in_tiles::multiply_keys(kind.head_dim, block, queries, num_rows, num_vectors, scores);
   }
 #endif
-  if constexpr (kMultipliesBytes) {
-    if (kind.factors == Factors::kBytePairs) {
-      return in_bytes::multiply_keys(kind.head_dim, block, queries, num_rows, num_vectors, scores);
-    }
+  if constexpr (kMultipliesIntegers) {
+    if (is_of_integers(kind.factors)) return in_integers::multiply_keys(kind, block, queries, num_rows, num_vectors, scores);
   }
   with_factors(kind.factors, [&](auto factors) {
     multiply_keys_of<factors()>(kind.head_dim, block, queries, num_rows, num_vectors, scores);
@@ -210,10 +209,8 @@ void multiply_values(ProductKind kind, const Block& block, const float* weights,
     return in_tiles::multiply_values(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
   }
 #endif
-  if constexpr (kMultipliesBytes) {
-    if (kind.factors == Factors::kBytePairs) {
-      return in_bytes::multiply_values(kind.head_dim, block, weights, num_rows, num_keys, shrinks, steps, mix);
-    }
+  if constexpr (kMultipliesIntegers) {
+    if (is_of_integers(kind.factors)) return in_integers::multiply_values(kind, block, weights, num_rows, num_keys, shrinks, steps, mix);
   }
   with_factors(kind.factors, [&](auto factors) {
     multiply_values_of<factors()>(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);

@@ -6,11 +6,14 @@
 
 #include <cstddef>
 
+#include "isa/attention_isa.h"
 #include "pages/key_block.h"
 
 namespace eagre {
 
-constexpr int kRowsAtOnce = 32;  // query rows that are at the same block at once; what they need fits into the first cache
+// Query rows that are at the same block at once, a multiple of those of one small product and of 16; what they need fits into
+// the first cache.
+constexpr int kRowsAtOnce = kNumFloatsRegisters >= 32 ? 32 : 48;
 
 // What the products of one call of attention have in common.
 struct ProductKind {
@@ -18,15 +21,15 @@ struct ProductKind {
   int head_dim;
 };
 
-// scores[r][key] = the product of query row r and a key, of the block's first num_vectors times 16 keys; of pages of
-// int8 without the keys' scales. queries: num_rows times `query_bytes`; scores: [num_rows][kBlockKeys].
+// scores[r][key] = the product of query row r and a key, of the block's first num_vectors times 16 keys. Of pages of
+// integers whose sums are not of integers, the keys' scales are left to the caller. queries: num_rows times `query_bytes`; scores: [num_rows][kBlockKeys].
 void multiply_keys(ProductKind kind, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
                    float* scores);
 
 // mix[r] = mix[r] * shrinks[r] + the sum over the first num_keys keys of the row's weight and the key's value; of pages of
-// int8 without the values' scales.
+// integers without the values' scales.
 // weights: [num_rows], each row at a distance of kBlockKeys float32, of float32, bfloat16 or integers of 16 bits; those
-// behind num_keys are 0 as far as a pair of keys reaches. steps: of kBytePairs alone, what a row's sum is multiplied with
+// behind num_keys are 0 as far as a pair of keys reaches. steps: of integers alone, what a row's sum is multiplied with
 // before it is added. mix: [num_rows][head_dim].
 void multiply_values(ProductKind kind, const Block& block, const float* weights, int num_rows, int num_keys,
                      const float* shrinks, const float* steps, float* mix);

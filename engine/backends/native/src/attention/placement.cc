@@ -56,12 +56,12 @@ void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token
 void write_query(Factors factors, const float* query, int64_t d, std::byte* to) {
   if (factors == Factors::kPairs) {
     for (int64_t i = 0; i < d; i += kLanes) store_bf16(reinterpret_cast<uint16_t*>(to) + i, load(query + i));
-  } else if (factors != Factors::kBytePairs) {
+  } else if (!is_of_integers(factors)) {
     std::memcpy(to, query, d * sizeof(float));
   } else {  // the scale stands behind the numbers
     // The sum of d products with bytes must fit an int32: from 513 features on, queries have fewer steps.
     const float most = std::min(kInt16Max, std::floor(2147483647.0f / (127.0f * static_cast<float>(d))) - 1.0f);
-    const float scale = largest_magnitude(query, d) / most;
+    const float scale = factors == Factors::kInt16Pairs ? int16_step(query, d) : largest_magnitude(query, d) / most;
     const Floats inverse = broadcast(inverse_of(scale));
     for (int64_t i = 0; i < d; i += kLanes) {
       store_16_bits(reinterpret_cast<int16_t*>(to) + i, mul(load(query + i), inverse));
@@ -77,6 +77,8 @@ void write_in_a_row(const Pages& p, int64_t vector, const float* x) {
     std::memcpy(static_cast<float*>(p.data) + at, x, p.head_dim * sizeof(float));
   } else if (p.type == PageType::kBfloat16) {
     for (int64_t i = 0; i < p.head_dim; i += kLanes) store_bf16(static_cast<uint16_t*>(p.data) + at + i, load(x + i));
+  } else if (p.type == PageType::kInt16) {
+    for (int64_t i = 0; i < p.head_dim; i += kLanes) store_16_bits(static_cast<int16_t*>(p.data) + at + i, load(x + i));
   } else {
     for (int64_t i = 0; i < p.head_dim; i += kLanes) store_bytes(static_cast<int8_t*>(p.data) + at + i, load(x + i));
   }
@@ -85,8 +87,9 @@ void write_in_a_row(const Pages& p, int64_t vector, const float* x) {
 // part: 0 for keys, 1 for values.
 void write_vector(const Pages& p, int part, int64_t vector, const float* x) {
   alignas(64) float scaled[kLargestHead];
-  if (p.type == PageType::kInt8) {  // symmetric, one scale for each token and head
-    const float scale = largest_magnitude(x, p.head_dim) / kInt8Max;
+  if (has_scales(p)) {  // symmetric, one scale for each token and head
+    const bool has_bytes = p.type == PageType::kInt8;
+    const float scale = has_bytes ? largest_magnitude(x, p.head_dim) / kInt8Max : int16_step(x, p.head_dim);
     const Floats inverse = broadcast(inverse_of(scale));
     for (int64_t i = 0; i < p.head_dim; i += kLanes) store(scaled + i, mul(load(x + i), inverse));
     p.scales[vector] = scale + not_finite(x, p.head_dim);

@@ -109,10 +109,12 @@ void weigh(const float* value_scales, const float* shifts, const float* shrinks,
   }
 }
 
-// The same for values of int8: makes integers of 16 bits of weights times the scales of their values, and of each row the
-// step that they are counted in, so that the largest of its products in this block needs all of the bits. Neither a key of
-// far more weight elsewhere nor one of this block whose values are next to nothing takes bits away from the others.
-template <class Count>
+// The same for values that are integers: makes integers of 16 bits of weights times the scales of their values, and of each
+// row the step that they are counted in, so that the largest of its products in this block needs all of the bits. Neither a
+// key of far more weight elsewhere nor one of this block whose values are next to nothing takes bits away from the others.
+// Where values have 16 bits as well, it is the sum of the products that needs all of the bits: so the sum of what they are
+// multiplied with fits an int32.
+template <bool kBySum, class Count>
 void weigh_in_steps(const float* value_scales, const Sight& sight, const float* shifts, const float* shrinks, int num_rows,
                     Count num_vectors, float* scores, float* totals, float* steps) {
   alignas(64) float seen[kBlockKeys], per_product[kLanes];
@@ -121,8 +123,8 @@ void weigh_in_steps(const float* value_scales, const Sight& sight, const float* 
   for (int first = 0; first < num_rows; first += kLanes) {
     const int count = std::min(kLanes, num_rows - first);
     alignas(64) float not_known[kLanes] = {};
-    Floats largest_products[kLanes];
-    for (int i = count; i < kLanes; ++i) largest_products[i] = zeros();
+    Floats products[kLanes];  // of each row their sums or the largest ones
+    for (int i = count; i < kLanes; ++i) products[i] = zeros();
     for (int i = 0; i < count; ++i) {
       const int r = first + i;
       float* const row = scores + r * kBlockKeys;
@@ -136,21 +138,21 @@ void weigh_in_steps(const float* value_scales, const Sight& sight, const float* 
         not_known[i] = not_finite(seen, kBlockKeys);
       }
       const Floats shift = broadcast(shifts[r]);
-      Floats total = zeros(), most = zeros();
+      Floats total = zeros(), all = zeros();
       EAGRE_UNROLL(4)
       for (int v = 0; v < num_vectors; ++v) {
         const Floats weight = coarse_exp2(sub(load(row + v * kLanes), shift));
         const Floats product = mul(weight, load(scales + v * kLanes));
         store(row + v * kLanes, product);
         total = add(total, weight);
-        most = max(most, product);
+        all = kBySum ? add(all, product) : max(all, product);
       }
-      largest_products[i] = most;
+      products[i] = all;
       store(totals + r * kLanes, add(mul(load(totals + r * kLanes), broadcast(shrinks[r])), total));
     }
-    const Floats largest_product = largest_of_each(largest_products);
-    store(per_product, mul(inverses_of(largest_product), broadcast(kInt16Max)));
-    store(steps + first, fma(largest_product, broadcast(1.0f / kInt16Max), load(not_known)));
+    const Floats of_each = kBySum ? sum_of_each(products) : largest_of_each(products);
+    store(per_product, mul(inverses_of(of_each), broadcast(kInt16Max)));
+    store(steps + first, fma(of_each, broadcast(1.0f / kInt16Max), load(not_known)));
     for (int i = 0; i < count; ++i) {
       float* const row = scores + (first + i) * kBlockKeys;
       EAGRE_UNROLL(4)
@@ -166,11 +168,11 @@ void weigh_in_steps(const float* value_scales, const Sight& sight, const float* 
 void attend_rows(const Pages& pages, const Block& block, float softcap, const std::byte* queries, int num_rows,
                  const Sight& sight, const PlaceBiases& biases, State state) {
   const ProductKind kind{factors_of(pages), static_cast<int>(pages.head_dim)};
-  const bool has_scales = pages.type == PageType::kInt8, is_plain = sight.is_whole && softcap == 0.0f && biases.slopes == nullptr &&
-                                                                          sight.picked == nullptr;
-  const bool is_integer = kind.factors == Factors::kBytePairs;
-  const float* const key_scales = has_scales ? block.key_scales : nullptr;
-  const float* const value_scales = has_scales ? block.value_scales : nullptr;
+  const bool is_scaled = has_scales(pages);
+  const bool is_plain = sight.is_whole && softcap == 0.0f && biases.slopes == nullptr && sight.picked == nullptr;
+  const bool is_integer = is_of_integers(kind.factors);
+  const float* const key_scales = is_scaled && !is_integer ? block.key_scales : nullptr;
+  const float* const value_scales = is_scaled ? block.value_scales : nullptr;
   const int num_vectors = (sight.num_keys + kLanes - 1) / kLanes;
   alignas(64) float scores[kRowsAtOnce * kBlockKeys], shifts[kRowsAtOnce], shrinks[kRowsAtOnce];
   alignas(64) float steps[kRowsAtOnce];  // of integers alone
@@ -181,7 +183,7 @@ void attend_rows(const Pages& pages, const Block& block, float softcap, const st
       const int r = first + i;
       float* const row = scores + r * kBlockKeys;
       most[i] = r >= num_rows ? broadcast(kMinusInfinity)
-                : is_plain && has_scales ? scale_scores(key_scales, num_vectors, row)
+                : is_plain && key_scales != nullptr ? scale_scores(key_scales, num_vectors, row)
                 : is_plain ? most_of(num_vectors, row)
                 : finish_scores(key_scales, softcap * kLog2E, biases, sight, r, num_vectors, row);
     }
@@ -192,7 +194,9 @@ void attend_rows(const Pages& pages, const Block& block, float softcap, const st
   }
   const auto weigh_all = [&](auto count) {
     if (is_integer) {
-      return weigh_in_steps(value_scales, sight, shifts, shrinks, num_rows, count, scores, state.total, steps);
+      const auto weigh_rows = kind.factors == Factors::kBytePairs ? weigh_in_steps<false, decltype(count)>
+                                                                  : weigh_in_steps<true, decltype(count)>;
+      return weigh_rows(value_scales, sight, shifts, shrinks, num_rows, count, scores, state.total, steps);
     }
     const auto weigh_rows = kind.factors == Factors::kPairs ? weigh<false, decltype(count)> : weigh<true, decltype(count)>;
     weigh_rows(value_scales, shifts, shrinks, num_rows, count, scores, state.total);

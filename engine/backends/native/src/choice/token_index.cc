@@ -37,6 +37,9 @@ void read_key(const Pages& pages, int64_t vector, int64_t size, float* to) {
       const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
       std::memcpy(to + i * kLanes, &bits, sizeof bits);
     }
+  } else if (pages.type == PageType::kInt16) {
+    const int16_t* from = static_cast<const int16_t*>(pages.data) + at;
+    for (int64_t i = 0; i < size; ++i) to[i * kLanes] = static_cast<float>(from[i]) * pages.scales[vector];
   } else {
     const int64_t d = pages.head_dim;
     const int8_t* from = static_cast<const int8_t*>(pages.data) + vector * d;

@@ -11,7 +11,7 @@
 namespace eagre {
 namespace {
 
-// The pages of one layer, of an array [layer, page, parts, head, token, feature] of which `scales` are those of int8.
+// The pages of one layer, of an array [layer, page, parts, head, token, feature] of which `scales` are those of integers.
 ffi::Error read_pages(ffi::AnyBuffer data, ffi::AnyBuffer scales, int64_t layer, Pages& pages) {
   const auto shape = data.dimensions();
   if (shape.size() != 6 || (shape[2] != 1 && shape[2] != 2)) return invalid("the pages have another shape");
@@ -19,8 +19,9 @@ ffi::Error read_pages(ffi::AnyBuffer data, ffi::AnyBuffer scales, int64_t layer,
   switch (data.element_type()) {
     case ffi::F32: pages.type = PageType::kFloat32; item = 4; break;
     case ffi::BF16: pages.type = PageType::kBfloat16; item = 2; break;
+    case ffi::S16: pages.type = PageType::kInt16; item = 2; break;
     case ffi::S8: pages.type = PageType::kInt8; item = 1; break;
-    default: return invalid("pages are of float32, bfloat16 or int8");
+    default: return invalid("pages are of float32, bfloat16, int16 or int8");
   }
   pages.num_pages = shape[1];
   pages.num_parts = shape[2];
@@ -31,7 +32,7 @@ ffi::Error read_pages(ffi::AnyBuffer data, ffi::AnyBuffer scales, int64_t layer,
   if (layer < 0 || layer >= shape[0]) return invalid("there is no such layer");
   if (pages.head_dim % 16 != 0 || pages.head_dim > kLargestHead) return invalid("heads are of 16, 32, ... 704 features");
   pages.data = static_cast<std::byte*>(data.untyped_data()) + layer * vectors * pages.head_dim * item;
-  if (pages.type == PageType::kInt8) {
+  if (has_scales(pages)) {
     if (scales.element_type() != ffi::F32 || static_cast<int64_t>(scales.element_count()) != shape[0] * vectors) {
       return invalid("the scales have another shape");
     }

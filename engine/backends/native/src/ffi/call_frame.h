@@ -14,7 +14,8 @@
 namespace eagre::ffi {
 
 constexpr XLA_FFI_DataType F32 = XLA_FFI_DataType_F32, BF16 = XLA_FFI_DataType_BF16, S8 = XLA_FFI_DataType_S8,
-                           S32 = XLA_FFI_DataType_S32, U8 = XLA_FFI_DataType_U8, U32 = XLA_FFI_DataType_U32;
+                           S16 = XLA_FFI_DataType_S16, S32 = XLA_FFI_DataType_S32, U8 = XLA_FFI_DataType_U8,
+                           U32 = XLA_FFI_DataType_U32;
 
 template <XLA_FFI_DataType>
 struct TypeOf;

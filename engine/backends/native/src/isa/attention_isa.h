@@ -24,13 +24,29 @@ constexpr bool kWidensInProducts = true;
 constexpr bool kWidensInProducts = false;
 #endif
 
-// Whether pages of int8 are multiplied as integers: the other side of the product has 16 bits, and sums are exact.
+// Whether pages of integers are multiplied as integers: the other side of the product has 16 bits, and sums are exact.
 #if defined(__ARM_NEON) && defined(__aarch64__)
-#define EAGRE_MULTIPLIES_BYTES 0
+#define EAGRE_MULTIPLIES_INTEGERS 0
 #else
-#define EAGRE_MULTIPLIES_BYTES 1
+#define EAGRE_MULTIPLIES_INTEGERS 1
 #endif
-constexpr bool kMultipliesBytes = EAGRE_MULTIPLIES_BYTES;
+constexpr bool kMultipliesIntegers = EAGRE_MULTIPLIES_INTEGERS;
+
+// Whether a pair of integers of 16 bits takes as long as one float32.
+#ifdef __AVX2__
+constexpr bool kHasFastPairs = true;
+#else
+constexpr bool kHasFastPairs = false;
+#endif
+
+// 2^x for x from 0 to 1, by a polynomial whose largest relative error, 3 parts in a million, is as small as possible; 1 for 0.
+inline Floats coarse_power(Floats x) {
+  Floats y = broadcast(0.0134267009f);
+  y = fma(y, x, broadcast(0.0522424475f));
+  y = fma(y, x, broadcast(0.241280217f));
+  y = fma(y, x, broadcast(0.693044843f));
+  return fma(y, x, broadcast(1.0f));
+}
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 
@@ -38,10 +54,11 @@ constexpr bool kMultipliesBytes = EAGRE_MULTIPLIES_BYTES;
 using PairLanes = __m512i;
 constexpr int kPairLanes = 16;
 inline PairLanes no_sums() { return _mm512_setzero_si512(); }
-// Pairs of int8 as pairs of 16 bits.
-inline PairLanes load_byte_pairs(const uint16_t* p) {
+// Pairs of int8 as pairs of 16 bits, and such pairs as they are.
+inline PairLanes load_pairs(const uint16_t* p) {
   return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+inline PairLanes load_pairs(const uint32_t* p) { return load_words(p); }
 inline PairLanes broadcast_pair(const std::byte* p) {
   return _mm512_set1_epi32(*static_cast<const Word*>(static_cast<const void*>(p)));
 }
@@ -50,8 +67,10 @@ inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) { return 
 // On AVX2 this keeps a sum in its register. Here one instruction multiplies and adds, and GCC would put the sums into memory
 // for it.
 inline void settle(PairLanes&) {}
-// Sums times `scale`.
-inline void store_scaled(PairLanes sums, float scale, float* to) { store(to, mul(to_floats(sums), broadcast(scale))); }
+// Sums times `scale`, and each times a scale of its own.
+inline void store_scaled(PairLanes sums, float scale, const float* scales, float* to) {
+  store(to, mul(mul(to_floats(sums), broadcast(scale)), load(scales)));
+}
 // What is there is multiplied with `shrink`, and the sums times `scale` are added.
 inline void shrink_and_add(PairLanes sums, float scale, float shrink, float* to) {
   store(to, fma(to_floats(sums), broadcast(scale), mul(load(to), broadcast(shrink))));
@@ -68,17 +87,11 @@ inline Floats second_halves(Words pairs) {
 }
 
 // 2^x for x <= 0, to 3 parts in a million, which is enough where bfloat16 or an integer of 16 bits is made of it; 1 for 0,
-// 0 for -infinity, NaN for NaN. The fraction of x, from 0 to 1, goes through a polynomial whose largest relative error is as
-// small as possible.
+// 0 for -infinity, NaN for NaN.
 #define EAGRE_HAS_COARSE_EXP2
 inline Floats coarse_exp2(Floats x) {
   const Floats r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-  Floats y = broadcast(0.0134267009f);
-  y = fma(y, r, broadcast(0.0522424475f));
-  y = fma(y, r, broadcast(0.241280217f));
-  y = fma(y, r, broadcast(0.693044843f));
-  y = fma(y, r, broadcast(1.0f));
-  return _mm512_scalef_ps(y, x);  // y * 2^floor(x)
+  return _mm512_scalef_ps(coarse_power(r), x);  // y * 2^floor(x)
 }
 
 #else
@@ -93,12 +106,27 @@ inline Floats second_halves(Words pairs) {
   return as_floats({_mm256_and_si256(pairs.low, top), _mm256_and_si256(pairs.high, top)});
 }
 
+// As with AVX-512. To 2^floor(x) the exponent of y is added; that of -127, where no bit of 1 is left, is 0.
+#define EAGRE_HAS_COARSE_EXP2
+inline Floats coarse_exp2(Floats x) {
+  constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+  const Floats bounded = max(broadcast(-127.0f), x);  // of a NaN, max gives its second operand
+  const Floats whole = {_mm256_round_ps(bounded.low, kDown), _mm256_round_ps(bounded.high, kDown)};
+  const Floats y = coarse_power(sub(bounded, whole));
+  const auto scaled = [](__m256 half, __m256 exponent) {
+    const __m256i places = _mm256_slli_epi32(_mm256_cvtps_epi32(exponent), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(half), places));
+  };
+  return {scaled(y.low, whole.low), scaled(y.high, whole.high)};
+}
+
 using PairLanes = __m256i;
 constexpr int kPairLanes = 8;
 inline PairLanes no_sums() { return _mm256_setzero_si256(); }
-inline PairLanes load_byte_pairs(const uint16_t* p) {
+inline PairLanes load_pairs(const uint16_t* p) {
   return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+inline PairLanes load_pairs(const uint32_t* p) { return load_half_words(p); }
 inline PairLanes broadcast_pair(const std::byte* p) { return broadcast_half_word(p); }
 inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) {
 #ifdef __AVXVNNI__
@@ -109,8 +137,8 @@ inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) {
 }
 // A sum stands in its register here: GCC would add up in another order, for which it has too few registers.
 inline void settle(PairLanes& sum) { asm volatile("" : "+x"(sum)); }
-inline void store_scaled(PairLanes sums, float scale, float* to) {
-  store_half(to, _mm256_mul_ps(to_half_floats(sums), broadcast_half(scale)));
+inline void store_scaled(PairLanes sums, float scale, const float* scales, float* to) {
+  store_half(to, _mm256_mul_ps(_mm256_mul_ps(to_half_floats(sums), broadcast_half(scale)), load_half(scales)));
 }
 inline void shrink_and_add(PairLanes sums, float scale, float shrink, float* to) {
   store_half(to, fma_half(to_half_floats(sums), broadcast_half(scale), mul_half(load_half(to), shrink)));
@@ -143,9 +171,12 @@ inline Floats second_halves(const Words& pairs) {
 using PairLanes = Ints;
 constexpr int kPairLanes = 16;
 inline PairLanes no_sums() { return broadcast_int(0); }
-inline PairLanes load_byte_pairs(const uint16_t* p) {
+inline PairLanes load_pairs(const uint16_t* p) {
   const auto wide = [](int byte) { return static_cast<uint32_t>(static_cast<int8_t>(byte & 255)) & 0xffffu; };
   return lanes<PairLanes>([&](int i) { return same_bits<int32_t>(wide(p[i]) | wide(p[i] >> 8) << 16); });
+}
+inline PairLanes load_pairs(const uint32_t* p) {
+  return lanes<PairLanes>([&](int i) { return same_bits<int32_t>(p[i]); });
 }
 inline PairLanes broadcast_pair(const std::byte* p) {
   int32_t pair;
@@ -160,8 +191,8 @@ inline PairLanes broadcast_pair(const std::byte* p) {
   });
 }
 inline void settle(PairLanes&) {}
-inline void store_scaled(const PairLanes& sums, float scale, float* to) {
-  store(to, mul(to_floats(sums), broadcast(scale)));
+inline void store_scaled(const PairLanes& sums, float scale, const float* scales, float* to) {
+  store(to, mul(mul(to_floats(sums), broadcast(scale)), load(scales)));
 }
 inline void shrink_and_add(const PairLanes& sums, float scale, float shrink, float* to) {
   store(to, fma(to_floats(sums), broadcast(scale), mul(load(to), broadcast(shrink))));

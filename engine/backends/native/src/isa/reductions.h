@@ -66,7 +66,7 @@ inline Floats largest_of_each(const Floats (&rows)[16]) { return joined_of_each(
 // The smallest lane of each.
 inline Floats smallest_of_each(const Floats (&rows)[16]) { return joined_of_each(rows, min); }
 
-// The sum of each one's lanes, which are whole numbers whose sums float32 holds, so that the order is of no matter.
+// The sum of each one's lanes, in an order that is the same for all of them.
 inline Floats sum_of_each(const Floats (&rows)[16]) { return joined_of_each(rows, add); }
 
 #else

@@ -28,9 +28,13 @@ void prefetch_some(Ahead& ahead, const Pages& pages, int64_t vector_bytes, int m
   prefetch_range(data + (run.value + to_head) * vector_bytes, run.count * vector_bytes);
 }
 
-// float32 of `d` bfloat16.
-void widen(const uint8_t* from, int64_t d, float* to) {
-  for (int64_t i = 0; i < d; i += kLanes) store(to + i, load_bf16(reinterpret_cast<const uint16_t*>(from) + i));
+// float32 of `d` numbers of 16 bits.
+void widen(PageType type, const uint8_t* from, int64_t d, float* to) {
+  if (type == PageType::kInt16) {
+    std::copy_n(reinterpret_cast<const int16_t*>(from), d, to);
+  } else {
+    for (int64_t i = 0; i < d; i += kLanes) store(to + i, load_bf16(reinterpret_cast<const uint16_t*>(from) + i));
+  }
 }
 
 // bfloat16 of `d` int8; they are exact.
@@ -80,9 +84,14 @@ bool has_fast_bf16_dot() {
 
 Factors factors_of(const Pages& pages) {
   if (pages.type == PageType::kFloat32) return Factors::kFloats;
-  if (pages.type == PageType::kInt8 && kMultipliesBytes && !EAGRE_HAS_TILE_REGISTERS) return Factors::kBytePairs;
+  if (pages.type == PageType::kInt16) return kMultipliesIntegers ? Factors::kInt16Pairs : Factors::kFloats;
+  if (pages.type == PageType::kInt8 && kMultipliesIntegers && !EAGRE_HAS_TILE_REGISTERS) return Factors::kBytePairs;
   if (has_fast_bf16_dot()) return Factors::kPairs;
   return kWidensInProducts ? Factors::kWidenedPairs : Factors::kFloats;
+}
+
+PageType fastest_type() {
+  return kHasFastPairs && !has_fast_bf16_dot() ? PageType::kInt16 : PageType::kBfloat16;
 }
 
 int64_t vector_words(const Pages& pages) {
@@ -96,7 +105,8 @@ int64_t vector_words(const Pages& pages) {
 int64_t query_bytes(const Pages& pages) {
   switch (factors_of(pages)) {
     case Factors::kPairs: return pages.head_dim * 2;
-    case Factors::kBytePairs: return bytes_of_integer_query(pages.head_dim);
+    case Factors::kBytePairs:
+    case Factors::kInt16Pairs: return bytes_of_integer_query(pages.head_dim);
     default: return pages.head_dim * 4;
   }
 }
@@ -114,8 +124,9 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
   if (is_packed(pages)) return gather_packed(walk, pages, head, num_hidden, count, ahead, block);
   const int64_t d = pages.head_dim, words = vector_words(pages);
   const Factors factors = factors_of(pages);
-  const bool is_float = factors == Factors::kFloats, is_int8 = pages.type == PageType::kInt8;
-  const bool is_as_stored = pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
+  const bool is_float = factors == Factors::kFloats, is_scaled = has_scales(pages);
+  const bool is_as_stored =
+      factors == Factors::kInt16Pairs || pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
   const int64_t stored_bytes = d * bytes_of(pages.type);
   alignas(64) static const uint8_t nothing[kLargestHead * 4] = {};
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data);
@@ -130,7 +141,7 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
       keys[first + i] = key + i * stored_bytes;
       values[first + i] = value + i * stored_bytes;
     }
-    if (is_int8) {
+    if (is_scaled) {
       std::copy_n(pages.scales + run.key + to_head, run.count, block.key_scales + first);
       std::copy_n(pages.scales + run.value + to_head, run.count, block.value_scales + first);
     }
@@ -138,7 +149,7 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
   }
   for (int i = 0; i < num_hidden; ++i) keys[i] = values[i] = nothing;
   for (int i = count; i < kBlockKeys; ++i) keys[i] = values[i] = nothing;
-  if (is_int8) {  // the scales are applied to scores and weights
+  if (is_scaled) {  // the scales are applied to scores and weights
     std::fill_n(block.key_scales, num_hidden, 0.0f);
     std::fill_n(block.value_scales, num_hidden, 0.0f);
     std::fill(block.key_scales + count, block.key_scales + kBlockKeys, 0.0f);
@@ -148,7 +159,7 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
   const auto widened = [&](const uint8_t* from, int i) {
     uint32_t* wide = block.staged + i * words;
     if (is_float) {
-      widen(from, d, reinterpret_cast<float*>(wide));
+      widen(pages.type, from, d, reinterpret_cast<float*>(wide));
     } else {
       widen_to_halves(from, d, reinterpret_cast<uint16_t*>(wide));
     }
@@ -178,7 +189,7 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
       if (is_as_stored || values[i] == nothing) {
         std::memcpy(to, values[i], d * sizeof(float));
       } else {
-        widen(values[i], d, to);
+        widen(pages.type, values[i], d, to);
       }
     }
     return;

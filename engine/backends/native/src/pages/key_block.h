@@ -21,9 +21,16 @@ enum class Factors {
   kWidenedPairs,  // queries and weights of float32 and pairs of bfloat16, which become float32 as they are loaded
   kBytePairs,     // queries and weights that are integers of 16 bits, and pairs of int8, which become such integers as they
                   // are loaded: of pages of int8
+  kInt16Pairs,    // queries, weights and pairs that are integers of 16 bits: of pages of int16
 };
 
+// Whether sums are of integers, and exact.
+inline bool is_of_integers(Factors factors) { return factors == Factors::kBytePairs || factors == Factors::kInt16Pairs; }
+
 Factors factors_of(const Pages& pages);
+
+// The type of pages of 16 bits that these kernels multiply fastest.
+PageType fastest_type();
 
 // Bytes of a query: its features as float32 or bfloat16, or as integers of 16 bits with their scale, a float32, behind them.
 int64_t query_bytes(const Pages& pages);
@@ -33,13 +40,13 @@ inline int64_t bytes_of_integer_query(int64_t head_dim) {
 }
 
 // A block of keys and values, laid out for the vector unit, in two halves. A word holds a float32 or
-// two bfloat16; of kBytePairs it has 16 bits and holds two int8.
+// two numbers of 16 bits; of kBytePairs it has 16 bits and holds two int8.
 struct Block {
   const void* keys[2];    // [head_dim in words][kHalfKeys]
   const void* values[2];  // float32: [kHalfKeys][head_dim]; else [kHalfKeys / 2][head_dim] pairs of keys
   uint32_t* memory;  // room for both halves' keys, then for their values
   uint32_t* staged;  // as much as both halves' keys, for what is stored in another type or order
-  float key_scales[kBlockKeys];  // of int8 pages
+  float key_scales[kBlockKeys];  // of pages of integers
   float value_scales[kBlockKeys];
   mutable Prefetch prefetch;  // at the pages of the next block; products ask for them
 };
@@ -111,7 +118,7 @@ struct Ahead {
 
 // Gathers the keys and values of `count` tokens from where `walk` stands, and moves it on. The values of the rest of a half
 // are set to zero, and so are those of the first `num_hidden` tokens, which a window hides from all queries: another request
-// may have left NaN there, and zero times NaN is NaN. Of kBytePairs only their scales are: integers are always numbers.
+// may have left NaN there, and zero times NaN is NaN. Of integers only their scales are: they are always numbers.
 void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block);
 
 }  // namespace eagre

@@ -46,6 +46,16 @@ void widen_pairs(const uint32_t* pairs, int64_t num_rows, int64_t row, float* to
   }
 }
 
+// float32 of rows of pairs of int16, likewise.
+void widen_integer_pairs(const int16_t* pairs, int64_t num_rows, int64_t row, float* to) {
+  for (int64_t i = 0; i < num_rows; ++i, pairs += 2 * row, to += 2 * row) {
+    for (int64_t j = 0; j < row; ++j) {
+      to[j] = pairs[2 * j];
+      to[row + j] = pairs[2 * j + 1];
+    }
+  }
+}
+
 // Sets the values of the tokens before `begin` and from `end` on to zero.
 void clear_values(bool is_float, int64_t d, int begin, int end, uint32_t* values) {
   const auto clear_token = [&](int token) {
@@ -69,7 +79,7 @@ void begin_prefetch(const Pages& pages, Ahead& ahead, Prefetch& to) {
     const Run run = ahead.walk.next(kHalfKeys);
     stretches[2 * half] = data + run.key * stored_bytes;
     stretches[2 * half + 1] = data + run.value * stored_bytes;
-    if (pages.type != PageType::kInt8) continue;
+    if (!has_scales(pages)) continue;
     const float* const scales = pages.scales + ahead.head * pages.page_size;
     for (int first = 0; first < kHalfKeys; first += kLanes) {
       prefetch(scales + run.key + first);
@@ -89,6 +99,10 @@ void write_packed(const Pages& pages, int part, int64_t vector, const float* x) 
     alignas(64) uint16_t halves[kLargestHead];
     for (int64_t i = 0; i < d; i += kLanes) store_bf16(halves + i, load(x + i));
     write_numbers(part, token, d, halves, static_cast<uint16_t*>(pages.data) + first);
+  } else if (pages.type == PageType::kInt16) {
+    alignas(64) int16_t whole[kLargestHead];
+    for (int64_t i = 0; i < d; i += kLanes) store_16_bits(whole + i, load(x + i));
+    write_numbers(part, token, d, whole, static_cast<int16_t*>(pages.data) + first);
   } else {
     alignas(64) int8_t bytes[kLargestHead];
     for (int64_t i = 0; i < d; i += kLanes) store_bytes(bytes + i, load(x + i));
@@ -99,13 +113,15 @@ void write_packed(const Pages& pages, int part, int64_t vector, const float* x) 
 void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
   const int64_t d = pages.head_dim, words = vector_words(pages), half_words = kHalfKeys * words;
   const Factors factors = factors_of(pages);
-  const bool is_float = factors == Factors::kFloats, is_byte = factors == Factors::kBytePairs;
-  const bool is_as_stored = is_byte || pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
+  const bool is_float = factors == Factors::kFloats, is_integer = is_of_integers(factors);
+  const bool is_as_stored = is_integer || pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
   const int64_t stored_bytes = d * bytes_of(pages.type);
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data);
   // The numbers of 32 vectors, in the type in which products load them.
   const auto widen = [&](const uint8_t* from, int64_t row, uint32_t* to) {
-    if (is_float) {
+    if (pages.type == PageType::kInt16) {
+      widen_integer_pairs(reinterpret_cast<const int16_t*>(from), kHalfKeys * d / 2 / row, row, reinterpret_cast<float*>(to));
+    } else if (is_float) {
       widen_pairs(reinterpret_cast<const uint32_t*>(from), kHalfKeys * d / 2 / row, row, reinterpret_cast<float*>(to));
     } else {
       widen_to_halves(reinterpret_cast<const int8_t*>(from), kHalfKeys * d, reinterpret_cast<uint16_t*>(to));
@@ -121,7 +137,7 @@ void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden,
     uint32_t* const own_values = block.memory + (2 + half) * half_words;
     // Scores of keys that are not seen are replaced, whatever they are; their values are multiplied with a weight of 0, and
     // must be numbers, which integers always are.
-    const bool is_clean = is_byte || (begin == 0 && end == kHalfKeys);
+    const bool is_clean = is_integer || (begin == 0 && end == kHalfKeys);
     block.keys[half] = is_as_stored ? static_cast<const void*>(keys) : own_keys;
     block.values[half] = is_as_stored && is_clean ? static_cast<const void*>(values) : own_values;
     if (!is_as_stored) {
@@ -131,7 +147,7 @@ void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden,
       std::memcpy(own_values, values, half_words * sizeof(uint32_t));
     }
     if (!is_clean) clear_values(is_float, d, begin, end, own_values);
-    if (pages.type == PageType::kInt8) {
+    if (has_scales(pages)) {
       const float* const scales = pages.scales + head * pages.page_size;
       std::copy_n(scales + run.key, kHalfKeys, block.key_scales + half * kHalfKeys);
       float* const to = block.value_scales + half * kHalfKeys;

@@ -1,8 +1,8 @@
 // Pages that lie as the products of attention read them.
 //
 // Pages of a multiple of 32 tokens are packed: in the place of the vectors of 32 tokens of a head lie
-//   keys    [head_dim in words][32 tokens]: of float32 a feature is a word; of bfloat16 and int8 two features are one
-//   values  of float32 [32 tokens][head_dim]; of bfloat16 and int8 [16 pairs of tokens][head_dim] of words
+//   keys    [head_dim in words][32 tokens]: of float32 a feature is a word; of other types two features are one
+//   values  of float32 [32 tokens][head_dim]; of other types [16 pairs of tokens][head_dim] of words
 // where a word holds two numbers, or one float32. So a vector is laid out once, when it is written, and no more when it is
 // read. Pages of other sizes, and those whose keys are their values, hold one vector behind the other.
 #pragma once
@@ -17,7 +17,7 @@ namespace eagre {
 inline bool is_packed(const Pages& pages) { return pages.page_size % kHalfKeys == 0 && pages.num_parts == 2; }
 
 // Writes a token's vector x, float32[head_dim], to the page. part: 0 for keys, 1 for values; vector: see `vector_index`;
-// of int8 pages x is what the scale leaves of it.
+// of pages of integers x is what the scale leaves of it.
 void write_packed(const Pages& pages, int part, int64_t vector, const float* x);
 
 // Makes a block of packed pages: `gather` for them. What lies as products load it is not copied. The block looks ahead at

@@ -7,21 +7,24 @@ namespace eagre {
 
 constexpr int kLargestHead = 704;  // features
 
-enum class PageType { kFloat32, kBfloat16, kInt8 };
+enum class PageType { kFloat32, kBfloat16, kInt16, kInt8 };
 
-inline int64_t bytes_of(PageType type) { return type == PageType::kFloat32 ? 4 : type == PageType::kBfloat16 ? 2 : 1; }
+inline int64_t bytes_of(PageType type) { return type == PageType::kFloat32 ? 4 : type == PageType::kInt8 ? 1 : 2; }
 
 // Keys and values of one layer, [page][parts][head][token][feature]; packed_pages.h tells how tokens and features lie. Of
 // one part, a vector is key and value at once, as latents are.
 struct Pages {
   PageType type;
   void* data;
-  float* scales;  // [page][parts][head][token] of int8 pages, else null
+  float* scales;  // [page][parts][head][token] of pages of integers, else null
   int64_t num_pages, num_parts, page_size, num_heads, head_dim;
 };
 
+// Whether a vector is in pages as integers, with a scale.
+inline bool has_scales(const Pages& p) { return p.type == PageType::kInt16 || p.type == PageType::kInt8; }
+
 // Whether vectors are in pages as their Hadamard transforms (see vectors/hadamard.h). A scale follows the largest feature of
-// a vector, so that a feature far larger than the others would take bits away from them.
+// a vector, so that a feature far larger than the others would take bits away from them; of 16 bits enough are left.
 inline bool is_transformed(const Pages& p) { return p.type == PageType::kInt8; }
 
 // Index of a token's vector, in vectors of head_dim features; part: 0 for keys, 1 for values that are vectors of their own.

@@ -1,6 +1,8 @@
 // How large the numbers of a vector of float32 are, whose length is a multiple of 16.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "isa/isa.h"
@@ -23,6 +25,20 @@ inline float largest_magnitude(const float* x, int64_t count) {
   Floats most = zeros();
   for (int64_t i = 0; i < count; i += 16) most = max(most, abs(load(x + i)));
   return largest(most);
+}
+
+// The step in which a vector is counted by integers of 16 bits whose product with another such vector fits an int32: no
+// product is larger than the vectors' lengths (Cauchy and Schwarz), of which rounding changes each by 13 at most.
+constexpr float kInt16Length = 46300.0f;
+inline float int16_step(const float* x, int64_t count) {
+  const float most = largest_magnitude(x, count);
+  const Floats inverse = broadcast(inverse_of(most));
+  Floats squares = zeros();
+  for (int64_t i = 0; i < count; i += 16) {
+    const Floats part = mul(load(x + i), inverse);
+    squares = fma(part, part, squares);
+  }
+  return most * std::max(1.0f / kInt16Max, std::sqrt(sum(squares)) / kInt16Length);
 }
 
 // 0, or NaN where a value is infinite or NaN: quantised, such a value would look like any other.

@@ -4,7 +4,7 @@ The reference attends over the keys and values as they lie in the pages afterwar
 with what was to be written; of int8 these are transforms, and so are the queries and results that are compared
 (`as_in_pages`). What remains is float32 arithmetic, and for pages of bfloat16 or int8 the rounding of
 queries and of softmax weights to bfloat16: a relative 2^-8 at most. Some kernels round them to integers of 16 bits
-for pages of int8, which is less.
+for pages of int8 and int16, which is less.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from engine.backends.native.attention import attention
 from tests.engine.backends.native.support.steps import Step
 
 BFLOAT16_UNIT = 2.0**-8  # half the distance of 1 to the next: what rounding does at most, relatively
-INT8_MAX = 127.0
+INT8_MAX, INT16_MAX = 127.0, 32767.0
+INT16_LENGTH = 46300.0  # of a vector in steps: its square fits 31 bits
 EPSILON = 1e-3  # large enough that a norm without it would be seen
 NUM_LAYERS = 2
 BLOCK = 32  # tokens; pages of a multiple of it hold them in blocks, laid out as attention reads them
@@ -43,6 +44,10 @@ class Shape:
     has_sinks: bool = False
     slopes: str | None = None  # of biases by distance: "exact", or "rounded" to bfloat16
     norm: str | None = None  # of queries and keys: "each" head by itself, "all" heads as one vector
+
+    @property
+    def has_scales(self) -> bool:
+        return self.kind in ("int16", "int8")
 
     @property
     def num_heads(self) -> int:
@@ -127,10 +132,11 @@ def as_in_pages(x: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 def make_pages(random: np.random.Generator, shape: Shape, num_pages: int) -> KVPages:
-    """Of arrays of NumPy, full of what must not matter: of int8 the scales are no numbers."""
+    """Of arrays of NumPy, full of what must not matter: of integers the scales are no numbers."""
     size = (NUM_LAYERS, num_pages, 2, shape.num_kv_heads, shape.page_size, shape.head_dim)
-    if shape.kind == "int8":
-        data = random.integers(-128, 128, size, np.int8)
+    if shape.has_scales:
+        limits = np.iinfo(shape.kind)
+        data = random.integers(limits.min, limits.max, size, shape.kind, endpoint=True)
         return KVPages(data, np.full(size[:-1], np.nan, np.float32))
     return KVPages(np.full(size, np.nan, jnp.dtype(shape.kind)), None)
 
@@ -187,8 +193,9 @@ def fill(random: np.random.Generator, kv: KVPages, layer: int, step: Step, table
         if scales is None:
             by_token(data)[tokens] = random.standard_normal(vectors).astype(data.dtype)
         else:
-            by_token(data)[tokens] = random.integers(-127, 128, vectors, np.int8)
-            by_token(scales)[tokens] = random.uniform(0.5, 1.5, vectors[:-1]) / 73.0
+            most = 127 if data.dtype == np.int8 else int(INT16_LENGTH / data.shape[-1] ** 0.5)
+            by_token(data)[tokens] = random.integers(-most, most + 1, vectors, data.dtype)
+            by_token(scales)[tokens] = random.uniform(0.5, 1.5, vectors[:-1]) / (0.575 * most)
     return KVPages(in_blocks(data), scales)
 
 
@@ -302,11 +309,12 @@ def assert_written(
         is_normed = shape.norm is not None and part == 0
         # Of the norm, the rotation and the transform.
         float32_error = 2.0 ** (-20 if is_normed or shape.kind == "int8" else -22) * np.abs(want).max()
-        if shape.kind == "int8":
+        if shape.has_scales:
             scales = by_token(kv.scales)[layer, page, offset, part].astype(np.float64)[:, None]
-            np.testing.assert_allclose(
-                scales, np.abs(want).max(axis=1, keepdims=True) / INT8_MAX, rtol=3e-6 if is_normed else 2e-6
-            )
+            steps = np.abs(want).max(axis=1, keepdims=True) / (INT8_MAX if shape.kind == "int8" else INT16_MAX)
+            if shape.kind == "int16":
+                steps = np.maximum(steps, np.linalg.norm(want, axis=1, keepdims=True) / INT16_LENGTH)
+            np.testing.assert_allclose(scales, steps, rtol=3e-6 if is_normed else 2e-6)
             assert (np.abs(got * scales - want) <= 0.5001 * scales + float32_error).all()
         else:
             unit = BFLOAT16_UNIT if shape.kind == "bfloat16" else 0.0
