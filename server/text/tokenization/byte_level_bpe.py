@@ -65,8 +65,8 @@ def _scheme(name: str | None) -> Scheme:
     return scheme
 
 
-def merge_pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
-    """The two tokens of each merge; raises ModelError where one is not a pair."""
+def merge_pairs(merges: Sequence[str], place: str = "tokenizer.ggml.merges") -> list[tuple[str, str]]:
+    """The two tokens of each merge; raises ModelError, which names their place, where one is not a pair."""
     # A start waits for this, so all are taken apart together where each has just one space.
     if set(map(str.count, merges, repeat(" "))) == {1}:
         parts = " ".join(merges).split(" ")
@@ -75,7 +75,7 @@ def merge_pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
     pairs = [merge.partition(" ") for merge in merges]
     for merge, pair in zip(merges, pairs, strict=True):
         if not all(pair):
-            raise ModelError(f"the merge {merge!r} (tokenizer.ggml.merges) is not two tokens with a space between")
+            raise ModelError(f"the merge {merge!r} ({place}) is not two tokens with a space between")
     return [(left, right) for left, _, right in pairs]
 
 

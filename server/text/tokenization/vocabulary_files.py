@@ -114,7 +114,7 @@ def _merged(text: str, folder: ModelFolder, metadata: FolderMetadata) -> Tokeniz
     lines = (folder.text(MERGES, MAX_JSON_BYTES) or "").split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
     ids |= {name: token.token_id for name, token in metadata.added_tokens.items()}
-    tokenizer = Tokenizer(BPE(ids, merge_pairs(merges)))
+    tokenizer = Tokenizer(BPE(ids, merge_pairs(merges, str(folder.path / MERGES))))
     tokenizer.pre_tokenizer = scheme.pre_tokenizer()
     if scheme.is_nfc:
         tokenizer.normalizer = NFC()

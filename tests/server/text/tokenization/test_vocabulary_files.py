@@ -184,6 +184,12 @@ def test_what_is_refused(tmp_path: Path, name: str, content: Any, config: dict[s
         load(write(tmp_path, {name: content}, **config))
 
 
+def test_a_merge_that_is_no_pair_is_named_with_its_file(tmp_path: Path) -> None:
+    files = {"vocab.json": {"a": 0}, "merges.txt": "a\n"}
+    with pytest.raises(ModelError, match=rf"the merge 'a' \({tmp_path}/merges.txt\) is not two tokens"):
+        load(write(tmp_path, files, tokenizer_class="GPT2Tokenizer"))
+
+
 @pytest.mark.parametrize(
     ("limit", "most", "message"), [("_MAX_MERGES", 9, "in over 9 ways"), ("MAX_JSON_BYTES", 99, "larger than 99 bytes")]
 )
