@@ -6,9 +6,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from PIL.Image import Image, new
+from PIL.Image import Image, Resampling, fromarray, new
 
 from engine.interface.types import TileMap
+from server.media.resampling import bilinear
 from server.media.tiling import (
     FilledSize,
     FrameSize,
@@ -153,9 +154,8 @@ def _in_grid(picture: Image, sizing: TileGrid) -> Tiles:
     whole = picture.resize((width, height), resample=sizing.resample)
     if num_columns * num_rows == 1:
         return Tiles([whole])
-    return Tiles(
-        [*_grid_tiles(picture, num_columns, num_rows, width, height, sizing.resample), whole], num_rows, num_columns
-    )
+    stretched = picture.resize((num_columns * width, num_rows * height), resample=sizing.resample)
+    return Tiles([*_pieces(stretched, width, height), whole], num_rows, num_columns)
 
 
 def _padded(picture: Image, sizing: PaddedGrid) -> Tiles:
@@ -172,12 +172,12 @@ def _padded(picture: Image, sizing: PaddedGrid) -> Tiles:
     else:
         size = min(math.floor(picture.width * high), most[0]), most[1]
     whole = new("RGB", canvas)
-    whole.paste(picture.resize((max(size[0], 1), max(size[1], 1)), resample=sizing.resample))
+    whole.paste(_resampled(picture, (max(size[0], 1), max(size[1], 1)), sizing.resample))
     if num_columns * num_rows == 1:
         return Tiles([whole])
-    corners = [(column * edge, row * edge) for row in range(num_rows) for column in range(num_columns)]
-    pieces = [whole.crop((left, top, left + edge, top + edge)) for left, top in corners]
-    return Tiles([*pieces, picture.resize((edge, edge), resample=sizing.resample)], num_rows, num_columns)
+    return Tiles(
+        [*_pieces(whole, edge, edge), _resampled(picture, (edge, edge), sizing.resample)], num_rows, num_columns
+    )
 
 
 def canvas_of(width: int, height: int, edge: int, max_tiles: int, *, fills: bool) -> tuple[int, int]:
@@ -217,13 +217,13 @@ def _with_thumbnail(picture: Image, sizing: ThumbnailGrid) -> Tiles:
     # One that is very long, and one that has grown where the limits are near to each other, would still be too large.
     height = min(height, sizing.max_tokens)
     width = min(width, sizing.max_tokens // height)
-    whole = picture.resize((width * factor, height * factor), resample=sizing.resample)
+    whole = _resampled(picture, (width * factor, height * factor), sizing.resample)
     num_columns, num_rows = 1, 1
     if is_large and sizing.max_tiles > 1:
         num_columns, num_rows = nearest_grid(*picture.size, sizing.min_tiles, sizing.max_tiles, edge**2)
     if num_columns * num_rows == 1:
         return Tiles([whole])
-    tiles = _grid_tiles(picture, num_columns, num_rows, edge, edge, sizing.resample)
+    tiles = _pieces(_resampled(picture, (num_columns * edge, num_rows * edge), sizing.resample), edge, edge)
     return Tiles([*tiles, *([whole] if sizing.has_thumbnail else [])], num_rows, num_columns)
 
 
@@ -239,8 +239,7 @@ def _mapped(picture: Image, sizing: MappedGrid) -> Tiles:
     canvas = new("RGB", (num_columns * edge, num_rows * edge))
     corner = (canvas.width - size[0]) // 2, (canvas.height - size[1]) // 2
     canvas.paste(picture.resize(size, resample=sizing.resample), corner)
-    corners = [(column * edge, row * edge) for row in range(num_rows) for column in range(num_columns)]
-    pieces = [canvas.crop((left, top, left + edge, top + edge)) for left, top in corners]
+    pieces = _pieces(canvas, edge, edge)
     whole = picture.resize((edge, edge), resample=sizing.resample)
     tokens = _without_edges(*picture.size, num_columns * side, num_rows * side)
     return Tiles([whole, *pieces], *TileMap(tokens[1], tokens[0], num_rows, num_columns).grid)
@@ -267,11 +266,17 @@ def _without_edges(width: int, height: int, columns: int, rows: int) -> tuple[in
     return columns, rows
 
 
-def _grid_tiles(picture: Image, num_columns: int, num_rows: int, width: int, height: int, resample: int) -> list[Image]:
-    """The tiles of a picture that is stretched over a grid of them."""
-    stretched = picture.resize((num_columns * width, num_rows * height), resample=resample)
-    corners = [(column * width, row * height) for row in range(num_rows) for column in range(num_columns)]
-    return [stretched.crop((left, top, left + width, top + height)) for left, top in corners]
+def _resampled(picture: Image, size: tuple[int, int], resample: int) -> Image:
+    """In another size, as torchvision resizes, whose filters but the bilinear one are taken for Pillow's."""
+    if resample != Resampling.BILINEAR:
+        return picture.resize(size, resample=resample)
+    return fromarray(bilinear(np.asarray(picture), *size))
+
+
+def _pieces(whole: Image, width: int, height: int) -> list[Image]:
+    """The tiles of a picture of whole ones, row by row."""
+    corners = [(left, top) for top in range(0, whole.height, height) for left in range(0, whole.width, width)]
+    return [whole.crop((left, top, left + width, top + height)) for left, top in corners]
 
 
 def nearest_grid(width: int, height: int, min_tiles: int, max_tiles: int, tile_area: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server.output_parsers.families.tagged_calls import MINIMAX_TAGS, QWEN, tagged_call
+from server.output_parsers.families.tagged_calls import MINIMAX_TAGS, QWEN, tagged_calls
 from server.output_parsers.reading.parser_events import ContentDelta, ToolEvent, merged
 from server.output_parsers.reading.tool_call_reader import (
     ARGUMENT_KEYS,
@@ -237,10 +237,10 @@ def _wrapped_call(text: ToolCallReader) -> CharCoroutine:
             if len(tag) > MAX_TAG_CHARS:
                 raise NotAToolCall
         if f"<{tag}{char}" == QWEN.call:
-            return (yield from tagged_call(text, QWEN))
+            return (yield from tagged_calls(text, QWEN))
         if f"<{tag}{char}" == "<invoke ":
             yield from text.literal(MINIMAX_TAGS.call.removeprefix("<invoke "))
-            return (yield from tagged_call(text, MINIMAX_TAGS))
+            return (yield from tagged_calls(text, MINIMAX_TAGS))
         if char != ">" or not tag:
             raise NotAToolCall
         char = yield from text.skip_space()

@@ -8,14 +8,15 @@ from engine.backends.base.operands import Norm, NormKind
 
 
 def normed(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:
-    """A layer's norm over the last axis, computed in float32; x as it is where the norm is None."""
+    """A layer's norm over the last axis, computed in float32, of the type of x; x as it is where the norm is None."""
     if norm is None:
         return x
     wide = x.astype(jnp.float32)
     if norm.kind is NormKind.LAYER:
         wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
     scaled = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + norm.epsilon)
-    return biased(scaled.astype(x.dtype) * of_layer(norm.weight, layer), norm.bias, layer)
+    weight = of_layer(norm.weight, layer).astype(x.dtype)  # it may be float32 beside bfloat16, as of ones
+    return biased(scaled.astype(x.dtype) * weight, norm.bias, layer)
 
 
 def biased(x: jax.Array, bias: jax.Array | None, layer: jax.Array) -> jax.Array:

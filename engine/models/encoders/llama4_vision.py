@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from engine.backends.base.operands import Activation
 from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves, norm_leaves, vector_leaf
@@ -31,6 +32,7 @@ _DEFAULTS: dict[str, Any] = {
     "vision_output_dim": 7680,
 }  # fmt: skip
 _RATIO = 0.5
+_MOST_COLOUR = 255
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Llama4Vision(VisionEncoder):
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
-        side, patch, colours = self.num_patches_a_side, self.patch_size, self.colours.normalized(pixels)
+        side, patch, colours = self.num_patches_a_side, self.patch_size, _normalized(pixels, self.colours)
         # The features of a patch are all of one colour after the other.
         patches = colours.reshape(side, patch, side, patch, 3).transpose(0, 2, 4, 1, 3).reshape(side * side, -1)
         embedded = patches @ params[f"{PREFIX}patch"][0]
@@ -154,6 +156,17 @@ class Llama4Vision(VisionEncoder):
         row, column = np.divmod(np.arange(side**2), side)
         angles = np.concatenate([(column[:, None] + 1) * inverse, (row[:, None] + 1) * inverse], axis=-1)
         return jnp.asarray(np.concatenate([angles, np.zeros((1, width))]).astype(np.float32))
+
+
+def _normalized(pixels: jax.Array, colours: Colours) -> jax.Array:
+    """As `Colours.normalized`, of which transformers' processor rounds each step to bfloat16."""
+    mean, deviation = (np.array(each, np.float32) for each in colours)
+    share = _rounded(pixels.astype(jnp.float32) * np.float32(1 / _MOST_COLOUR))
+    return _rounded(_rounded(share - mean) / deviation)
+
+
+def _rounded(x: jax.Array) -> jax.Array:
+    return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
 
 
 def _normed(x: jax.Array, params: Params, leaf: str) -> jax.Array:

@@ -20,6 +20,7 @@ _END = "<tool_call|>"
 _ESCAPE = "<escape>"
 _END_OF_CALL = "<end_function_call>"
 _SPACE = " \t\r\n"
+_MAX_SPACES = 1024  # behind a mark, all of which are looked at with each that comes
 _NEXT_KEY = re.compile(r"""(?:,\s*)?["'<|>]*(?P<key>[\w.$-]*)["'<|>]*\s*(?P<behind>[^\w\s"'<|>.$-])?""")
 _CONSTANTS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 
@@ -169,7 +170,7 @@ def _is_end(seen: str, frame: _Frame) -> bool | None:
     """
     rest = seen.lstrip()
     if not rest or rest == ",":
-        return None
+        return True if len(seen) > _MAX_SPACES else None
     if rest[0] == frame.close:
         return True
     if not frame.colon:

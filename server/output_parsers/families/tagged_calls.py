@@ -54,7 +54,12 @@ DEEPSEEK_TAGS = Tags(
 
 def qwen_call(text: ToolCallReader) -> CharCoroutine:
     """`name>`, then the arguments or an object in JSON, then `</function>`; returns `</tool_call>` if it has come."""
-    while (tag := (yield from tagged_call(text, QWEN))) == QWEN.call:
+    return (yield from tagged_calls(text, QWEN))
+
+
+def tagged_calls(text: ToolCallReader, tags: Tags) -> CharCoroutine:
+    """A call as `tagged_call` reads it, and those behind it where the tags that close them are forgotten."""
+    while (tag := (yield from tagged_call(text, tags))) == tags.call:
         pass
     return tag
 

@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import Sequence as Stages
 from tokenizers.processors import TemplateProcessing
 
 from engine.interface.errors import ModelError
-from engine.weights.formats.model_folder import JsonFile, ModelFolder
+from engine.weights.formats.model_folder import MAX_JSON_BYTES, JsonFile, ModelFolder
 from server.text.tokenization.byte_alphabet import byte_of_character
 from server.text.tokenization.byte_level_bpe import merge_pairs
 from server.text.tokenization.folder_metadata import MAX_VOCAB_SIZE, TOKENIZER_CONFIG, FolderMetadata
@@ -42,6 +42,7 @@ _TEKKEN_CONTROL = (
     "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
 )  # fmt: skip
 _MAX_TOKEN_BYTES = 1024  # the ways to split a token grow with its length
+_MAX_MERGES = 1 << 22  # of all tokens; a vocabulary of 200,000 has half a million
 _BYTES, _PIECES = {"type": "ByteLevel"}, {"type": "WordPiece", "prefix": "##"}
 _CHARACTERS = {byte: character for character, byte in byte_of_character().items()}  # by the byte
 
@@ -55,7 +56,7 @@ class Pipeline(NamedTuple):
 def read_pipeline(folder: ModelFolder, metadata: FolderMetadata) -> Pipeline | None:
     """The vocabulary of the first of FILES that there is; None where there is none. Raises ModelError."""
     for name, read in ((TIKTOKEN, _tiktoken), (TEKKEN, _tekken), (VOCAB, _merged), (WORDS, _words)):
-        text = folder.text(name)
+        text = folder.text(name, MAX_JSON_BYTES)
         if text is None or (name == VOCAB and folder.file(MERGES) is None):
             continue
         path = folder.path / name
@@ -110,7 +111,7 @@ def _merged(text: str, folder: ModelFolder, metadata: FolderMetadata) -> Tokeniz
     """GPT-2's two files: ids by token, and merges, the best first."""
     scheme = SCHEMES[_scheme_name(VOCAB, folder, _MERGED_SCHEMES)]
     ids: dict[str, int] = orjson.loads(text)
-    lines = (folder.text(MERGES) or "").split("\n")
+    lines = (folder.text(MERGES, MAX_JSON_BYTES) or "").split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
     ids |= {name: token.token_id for name, token in metadata.added_tokens.items()}
     tokenizer = Tokenizer(BPE(ids, merge_pairs(merges)))
@@ -163,6 +164,8 @@ def _ranked(tokens: Sequence[bytes], added: Mapping[int, str], first_id: int) ->
         halves = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
         pairs = [pair for pair in halves if pair[0] in ranks and pair[1] in ranks]
         merges += sorted(pairs, key=lambda pair: (ranks[pair[0]], ranks[pair[1]])) if len(pairs) > 1 else pairs
+        if len(merges) > _MAX_MERGES:
+            raise ValueError(f"its tokens are made of others in over {_MAX_MERGES} ways")
     ids = {name: token_id for token_id, name in added.items()}
     ids |= {token: first_id + rank for token, rank in ranks.items()}
     return Tokenizer(BPE(ids, merges, ignore_merges=True))

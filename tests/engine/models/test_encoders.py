@@ -432,6 +432,15 @@ def write_golden(path: Path, golden: dict[str, Any], changes: Mapping[str, Any] 
     save_file(tensors_of(golden), path / "model.safetensors")
 
 
+def test_a_modern_bert_of_one_layer_has_no_norm_before_attention(tmp_path: Path) -> None:
+    golden = GOLDENS["modern_bert"]
+    config = golden["config"] | {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    kept = {name: each for name, each in tensors_of(golden).items() if "layers." not in name or "layers.0." in name}
+    save_file(kept, tmp_path / "model.safetensors")
+    assert "attention_norm" not in weights_of(open_model(tmp_path))
+
+
 def test_a_configuration_as_nomic_published_it(folders: Path, tmp_path: Path) -> None:
     """By other names, with positions that it was not trained for, is the same model."""
     config = GOLDENS["nomic_bert"]["config"]

@@ -94,6 +94,13 @@ def square_pixels(model: Any, names: list[str]) -> torch.Tensor:
     return torch.from_numpy(pixels.astype(np.float32) / np.float32(127.5) - 1)
 
 
+def pixels_of_llama4(model: Any, names: list[str]) -> torch.Tensor:
+    """The same, of which its processor rounds each step to bfloat16."""
+    size = model.config.vision_config.image_size
+    pixels = torch.from_numpy(np.stack([tiny_picture(name, size) for name in names]).transpose(0, 3, 1, 2))
+    return (((pixels.to(torch.bfloat16) * (1 / 255)) - 0.5) / 0.5).float()
+
+
 def inputs_of_qwen(model: Any, names: list[str], ids: torch.Tensor) -> dict[str, Any]:
     """Patches of pictures of any size, each of which is a video of two equal frames."""
     vision = model.config.vision_config
@@ -240,7 +247,7 @@ FAMILIES = {
     "mistral3": Family("mistral3", {}, {}, 252, squares_of, inputs_of_pixtral, row_ends),
     "llama4": Family(
         "llama4_pictures", {}, {}, 252, lambda name: 4,
-        lambda model, names, ids: {"pixel_values": square_pixels(model, names)},
+        lambda model, names, ids: {"pixel_values": pixels_of_llama4(model, names)},
     ),
     "internvl": Family("internvl", {}, {}, 252, lambda name: 4, inputs_of_internvl),
     "llava_next": Family("llava_next", {}, {}, 252, lambda name: tokens_of_map(name, 3), inputs_of_llava_next),

@@ -113,6 +113,8 @@ CITY = ("w", {"city": "Oslo"})
         ('{"type": "tool_use", "id": "1", "name": "w", "input": {"city": "Oslo"}}', [CITY]),
         ('<function=w>{"city": "Oslo"}</function>', [CITY]),
         ("<function=w>\n<parameter=city>\nOslo\n</parameter>\n</function>", [CITY]),
+        ("<function=w><parameter=city>Oslo</parameter><function=v></function>", [CITY, ("v", {})]),
+        ('<invoke name="w"><parameter name="city">Oslo</parameter><invoke name="v"></invoke>', [CITY, ("v", {})]),
         ('<function_calls>\n<invoke name="w">\n<parameter name="city">Oslo</parameter>\n</invoke>\n</function_calls>',
          [CITY]),
     ],
@@ -238,6 +240,12 @@ def test_quotes_of_gemma(text: str, calls: list[tuple[str, object]]) -> None:
     assert_calls(GEMMA4, f"<|tool_call>{written}<tool_call|>", "", *calls)
     escaped = f"<start_function_call>{written.replace(SAID, '<escape>')}<end_function_call>"
     assert_calls(FUNCTIONGEMMA, f"I call.{escaped}", "I call.", *calls)
+
+
+def test_white_space_behind_a_text_is_not_held_back_without_end() -> None:
+    text = f"<|tool_call>call:w{{city:{SAID}Oslo{SAID}{' ' * 2000}"
+    assert read(GEMMA4, [text]) == ("", [("w", '{"city": "Oslo"')], False)
+    assert read(GEMMA4, [text, ",n:5}<tool_call|>"]) == ("", [("w", '{"city": "Oslo", "n": 5}')], True)
 
 
 @pytest.mark.parametrize(

@@ -31,3 +31,10 @@ def test_a_norm_of_one_layer(kind, dtype, tolerance):
 def test_without_a_norm_nothing_changes():
     x = jnp.arange(6.0).reshape(2, 3)
     assert (normed(x, None, jnp.int32(0)) == x).all()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_type_is_that_of_what_is_normed(dtype):
+    """Also where the weights are of another, as those of norms that a file does not have."""
+    norm = Norm(jnp.ones((1, 8), jnp.float32), 1e-5, NormKind.LAYER)
+    assert normed(jnp.ones((2, 8), dtype), norm, jnp.int32(0)).dtype == dtype

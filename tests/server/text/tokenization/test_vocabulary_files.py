@@ -15,6 +15,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
 from server.text.folder_tokenizer import load_folder_tokenizer
+from server.text.tokenization import vocabulary_files
 from server.text.tokenization.byte_alphabet import byte_of_character
 from server.text.tokenization.folder_metadata import read_folder_metadata
 from server.text.tokenization.pre_tokenizers import SCHEMES
@@ -181,3 +182,15 @@ def test_lists_of_word_pieces(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path, name: str, content: Any, config: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         load(write(tmp_path, {name: content}, **config))
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "message"), [("_MAX_MERGES", 9, "in over 9 ways"), ("MAX_JSON_BYTES", 99, "larger than 99 bytes")]
+)
+def test_a_vocabulary_asks_for_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, message: str
+) -> None:
+    folder = write(tmp_path, {"tiktoken.model": tiktoken_file(TOKENS)}, tokenizer_class="TikTokenTokenizer")
+    monkeypatch.setattr(vocabulary_files, limit, most)
+    with pytest.raises(ModelError, match=message):
+        load(folder)
