@@ -75,6 +75,7 @@ MAX_FILES = 15  # in a room, its __init__.py aside
 ENGINE_BORDER = (
     "engine.client",
     "engine.interface",
+    "engine.weights.formats.fields",
     "engine.weights.formats.gguf_file",
     "engine.weights.formats.gguf_shards",
     "engine.weights.formats.lfs_pointer",
