@@ -99,13 +99,16 @@ def tagged_call(text: ToolCallReader, tags: Tags, *, only_known: bool = False) -
     name, rest = _attributes((yield from text.until(">")), tags.call)
     if only_known and not text.is_known(name):
         raise NotAToolCall
-    text.start(name)
     if rest.endswith("/"):  # a tag that closes itself
+        text.start(name)
         text.emit("{}")
         text.end()
         return ""
     ends = (tags.call_end, tags.all_end, tags.call)
     char = yield from text.skip_space()
+    if char not in "{<":  # a text that speaks of the tag
+        raise NotAToolCall
+    text.start(name)
     if char == "{":
         yield from text.arguments(char)
         tag = yield from text.one_of(ends, (yield from text.skip_space()))

@@ -295,7 +295,13 @@ def test_headers_of_harmony_without_a_message_are_not_shown() -> None:
     assert_calls(HARMONY, doubled, "Hm.", CITY)
 
 
-@pytest.mark.parametrize("text", ["<tool_call>I think", "<tool_call>w is a tool", "<tool_call>w(1)", "<tool_call>x{}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>I think", "<tool_call>w is a tool", "<tool_call>w(1)", "<tool_call>x{}",
+        "<function=w> is how a call begins", '<invoke name="w"> too', "<tool_call><function=w> as well",
+    ],
+)  # fmt: skip
 def test_words_behind_a_marker_are_text(text: str) -> None:
     assert read(HERMES, [text]) == (text, [], False) == read(HERMES, list(text))
 
