@@ -7,7 +7,7 @@ from server.output_parsers.reading.tool_call_reader import MAX_NAME_CHARS, CharC
 def functionary(text: ToolCallReader) -> CharCoroutine:
     name, char = "", (yield)
     while char != "\n":
-        if not (char.isalnum() or char in "_-.") or len(name) == MAX_NAME_CHARS:
+        if not (char.isalnum() or char in "_-.:/") or len(name) == MAX_NAME_CHARS:
             raise NotAToolCall
         name += char
         char = yield

@@ -10,6 +10,7 @@ from server.output_parsers.reading.tool_call_reader import MAX_NAME_CHARS, CharC
 _OLMO_END = "</function_calls>"
 MAX_DEPTH = 64  # of lists and dictionaries within each other
 _SPACE = " \t\r\n"
+_ALSO_IN_NAMES = ".-:/"  # of tools, which are no identifiers of Python then
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
 _HEX = {"x": 2, "u": 4, "U": 8}
@@ -21,7 +22,7 @@ def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> 
     It is emitted once its first argument's name is known, so that a mere bracket stays text. `may_print` skips
     `print(…)`.
     """
-    name, char = yield from _name(char, also=".-")
+    name, char = yield from _name(char, also=_ALSO_IN_NAMES)
     if char != "(":
         raise NotAToolCall
     if not text.is_known(name):

@@ -306,3 +306,26 @@ def test_a_list_is_emitted_as_it_comes() -> None:
     reader.feed("<function=w>\n<parameter=list>\n[1")
     assert reader.feed(", 2") == [ToolCallArguments("1, ")]
     assert reader.feed(", 3") == [ToolCallArguments("2, ")]
+
+
+@pytest.mark.parametrize(
+    ("syntax", "begin", "end"),
+    [
+        (PYTHONIC, "[NAME(", ")]"),
+        (LFM2, "<|tool_call_start|>[NAME(", ")]<|tool_call_end|>"),
+        (GEMMA, "```tool_code\nNAME(", ")\n```"),
+        (GEMMA4, "<|tool_call>call:NAME{", "}<tool_call|>"),
+        (KIMI, "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{",
+         "}<|tool_call_end|><|tool_calls_section_end|>"),
+        (HARMONY, "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{", "}"),
+        (MINIMAX, '<minimax:tool_call><invoke name="NAME">{', "}</invoke></minimax:tool_call>"),
+        (MISTRAL, "[TOOL_CALLS]NAME[ARGS]{", "}"),
+        (FUNCTIONARY_V32, "NAME\n{", "}"),
+    ],
+    ids=lambda part: part.name if isinstance(part, ToolCallSyntax) else "",
+)  # fmt: skip
+def test_names_have_what_those_of_mcp_servers_have(syntax: ToolCallSyntax, begin: str, end: str) -> None:
+    name = "mcp:files/read.all-2"
+    parser = ToolParser(syntax, {name: {"type": "object", "properties": {}}})
+    events = [*parser.feed((begin + end).replace("NAME", name)), *parser.flush()]
+    assert [(event.name if isinstance(event, ToolCallStart) else event.text) for event in events] == [name, "{}"]
