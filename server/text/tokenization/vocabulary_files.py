@@ -7,6 +7,7 @@ import re
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -55,6 +56,9 @@ class Pipeline(NamedTuple):
 
 def read_pipeline(folder: ModelFolder, metadata: FolderMetadata) -> Pipeline | None:
     """The vocabulary of the first of FILES that there is; None where there is none. Raises ModelError."""
+    # The model's matrices have no rows for tokens beyond them.
+    added = {name: token for name, token in metadata.added_tokens.items() if token.token_id < metadata.vocab_size}
+    metadata = replace(metadata, added_tokens=added)
     for name, read in ((TIKTOKEN, _tiktoken), (TEKKEN, _tekken), (VOCAB, _merged), (WORDS, _words)):
         text = folder.text(name, MAX_JSON_BYTES)
         if text is None or (name == VOCAB and folder.file(MERGES) is None):
@@ -103,6 +107,8 @@ def _tekken(text: str, folder: ModelFolder, metadata: FolderMetadata) -> Tokeniz
     tokenizer.pre_tokenizer = Stages([split, ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in added.values()])
     begin = added[1]
+    if begin.startswith("$"):
+        raise ValueError(f"the token that begins texts is {begin!r}, which would stand for the text itself")
     tokenizer.post_processor = TemplateProcessing(single=f"{begin} $A", pair=None, special_tokens=[(begin, 1)])
     return tokenizer
 

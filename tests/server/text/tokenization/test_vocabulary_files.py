@@ -89,6 +89,15 @@ def test_tiktoken_files_of_kimi(tmp_path: Path) -> None:
     assert tokenizer.eos_token_ids == (2, 273, 274)
 
 
+def test_added_tokens_beyond_the_matrices_are_left_out(tmp_path: Path) -> None:
+    added = ADDED | {"16000000": {"content": "<far>", "special": True}}
+    files = {"tiktoken.model": tiktoken_file(TOKENS)}
+    tokenizer = load(write(tmp_path, files, tokenizer_class="TikTokenTokenizer", added_tokens_decoder=added))
+    assert tokenizer.vocab_size == 300
+    assert "<plain>" in tokenizer.tokens
+    assert "<far>" not in tokenizer.tokens
+
+
 def test_random_vocabularies_of_ranks(tmp_path: Path) -> None:
     chance = random.Random(0)
     for number in range(4):
@@ -174,6 +183,7 @@ def test_lists_of_word_pieces(tmp_path: Path) -> None:
         ("tekken.json", tekken(config={}), {}, "tekken.json is damaged"),
         ("tekken.json", tekken(config=sizes("(", 99, 9)), {}, "tekken"),
         ("tekken.json", tekken(config=sizes("a", 9, 10**9)), {}, "control"),
+        ("tekken.json", tekken(special_tokens=[{"rank": 1, "token_str": "$A"}]), {}, "stand for the text itself"),
         ("vocab.txt", "a\nb\n", {}, r"lacks \[UNK\]"),
         ("vocab.txt", "a\nb\n", {"tokenizer_class": "XTokenizer"}, "XTokenizer is not known"),
         ("vocab.json", {"a": 0}, {"tokenizer_class": "GPT2Tokenizer"}, "has no tokenizer"),
