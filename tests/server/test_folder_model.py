@@ -142,7 +142,7 @@ def test_a_folder_without_a_template_is_not_made_for_chat(tmp_path: Path) -> Non
             {"architectures": ["OpenAIGPTLMHeadModel"], "max_position_embeddings": None},
             "architectures is .*OpenAIGPTLMHeadModel",
         ),
-        ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type.*dynamic"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_type.*longrope"),
         ({"quantization_config": {"quant_method": "hqq"}}, 'quant_method is "hqq"'),
     ],
 )

@@ -34,15 +34,19 @@ sandboxed_compiler.IDLE_SECONDS = 1.0
 limit = int(sys.argv[1])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-dispatch, is_frozen = DeviceRunner.dispatch, threading.Event()
+is_frozen = threading.Event()
 
-def slow_dispatch(runner, plan):
-    if is_frozen.is_set():
-        threading.Event().wait()
-    time.sleep(0.01)
-    return dispatch(runner, plan)
+def slowed(dispatch, num_steps):
+    def slow_dispatch(runner, planned):
+        if is_frozen.is_set():
+            threading.Event().wait()
+        time.sleep(0.01 * num_steps(planned))
+        return dispatch(runner, planned)
 
-DeviceRunner.dispatch = slow_dispatch
+    return slow_dispatch
+
+DeviceRunner.dispatch = slowed(DeviceRunner.dispatch, lambda plan: 1)
+DeviceRunner.dispatch_burst = slowed(DeviceRunner.dispatch_burst, len)
 signal.signal(signal.SIGUSR1, lambda *_: is_frozen.set())
 sys.exit(cli.main(sys.argv[2:]))
 """
