@@ -131,6 +131,23 @@ async def test_a_tap_on_a_phone_shows_the_card_and_leaves_the_token_in_view(
     await page.close()
 
 
+# The middle of the first alternative, once it has been there for ten frames.
+RESTING_PLACE = """
+new Promise((done) => {
+  let seen = "", frames = 0;
+  const look = () => {
+    const button = document.querySelector("#inspector .alternatives button:enabled");
+    const {left, top, width, height} = button ? button.getBoundingClientRect() : {};
+    const place = {x: left + width / 2, y: top + height / 2};
+    frames = button && JSON.stringify(place) === seen ? frames + 1 : 0;
+    seen = JSON.stringify(place);
+    frames < 10 ? requestAnimationFrame(look) : done(place);
+  };
+  look();
+})
+"""
+
+
 async def test_in_the_inspector_the_alternatives_of_a_token_are_in_sight(
     browser: Browser, server: RunningServer
 ) -> None:
@@ -148,11 +165,7 @@ async def test_in_the_inspector_the_alternatives_of_a_token_are_in_sight(
     await page.wait_for("!document.querySelector('#inspector-replay').hidden")
     await page.wait_for("document.querySelectorAll('#inspector .tokens .token').length === 300")
     await page.click("#inspector .tokens [data-at='3']")
-    await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    (place,) = await page.evaluate(
-        "[document.querySelector('#inspector .alternatives button:enabled').getBoundingClientRect()]"
-        ".map(({left, top, width, height}) => ({x: left + width / 2, y: top + height / 2}))"
-    )
+    place = await page.evaluate(RESTING_PLACE)
     assert 0 < place["y"] < 700
     for kind in ("mousePressed", "mouseReleased"):
         await page.send("Input.dispatchMouseEvent", {"type": kind, **place, "button": "left", "clickCount": 1})
