@@ -98,7 +98,9 @@ def _repeat(draw: random.Random, body: Any) -> Any:
     lists = [container[key] for container, key in _places(body) if isinstance(container[key], list) and container[key]]
     if lists:
         chosen = draw.choice(lists)
-        chosen *= max(1, min(draw.choice([2, 50, 300]), _MAX_BYTES // len(json.dumps(chosen))))
+        times = min(draw.choice([2, 50, 300]), _MAX_BYTES // len(json.dumps(chosen)))
+        # Copies: where one list stood in many places, to repeat something in it would repeat it in all of them.
+        chosen += [each for _ in range(times - 1) for each in _copy(chosen)]
     return body
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
+import pytest
 from aiohttp import hdrs
 
 from benchmarks.chaos.attacks.mutated_bodies import draw_body
@@ -34,3 +36,15 @@ def test_a_seed_draws_the_same_bodies() -> None:
     drawn = [draw_body(random.Random(seed)) for seed in range(60)]
     assert drawn == [draw_body(random.Random(seed)) for seed in range(60)]
     assert len(set(drawn)) > 45
+
+
+@pytest.mark.parametrize("seed", [9721, 11492])
+def test_what_is_repeated_within_what_is_repeated_stays_small(seed: int) -> None:
+    tracemalloc.start()
+    try:
+        _, body = draw_body(random.Random(seed))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(body) <= 1 << 20
+    assert peak < 64 << 20
