@@ -8,7 +8,7 @@ from benchmarks.adapters import random_adapter
 from engine.adapters.adapter_stacks import padded_rank
 from engine.adapters.targets import targets_of
 from engine.models.open_model import open_model
-from tests.benchmarks.tiny_model import write_tiny_model
+from tests.benchmarks.models.tiny_model import write_tiny_model
 
 
 def test_an_adapter_changes_every_target(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.perplexity import Score, Way, main, parse_arguments, ways_beyond
 from engine.interface.config import EngineConfig
-from tests.benchmarks.tiny_model import write_tiny_model
+from tests.benchmarks.models.tiny_model import write_tiny_model
 
 
 def a_score(log_likelihoods: np.ndarray) -> Score:

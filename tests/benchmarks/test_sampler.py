@@ -11,7 +11,7 @@ import pytest
 from benchmarks.sampler import AllowAll, kinds, main
 from sampling.host.params import SamplingParams
 from sampling.host.rows import BITS, SamplerVariant, level_of, uses_bits
-from tests.benchmarks.tiny_model import VOCAB_SIZE, write_tiny_model
+from tests.benchmarks.models.tiny_model import VOCAB_SIZE, write_tiny_model
 from tests.thoroughness import IS_FULL
 
 

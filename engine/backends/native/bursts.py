@@ -1,5 +1,7 @@
 """Bursts of the native backend: a call between two steps leaves the tokens where the host waits for them."""
 
+from __future__ import annotations
+
 import ctypes
 from functools import cache
 
@@ -15,13 +17,9 @@ class NativeBurst:
 
     __slots__ = ("_calls", "_number", "_tokens", "_tokens_address", "name")
 
-    def __init__(self, num_rows: int, num_steps: int) -> None:
-        """Raises MemoryError."""
-        self._calls = _calls(load())
-        self._number = self._calls.open(num_rows, num_steps)
-        if self._number < 0:
-            raise MemoryError(f"no memory for {num_steps} steps of {num_rows} rows")
-        self.name = np.array([self._number], np.int32)
+    def __init__(self, calls: _Calls, number: int, num_rows: int) -> None:
+        self._calls, self._number = calls, number
+        self.name = np.array([number], np.int32)
         self._tokens = np.empty(num_rows, np.int32)
         self._tokens_address = self._tokens.ctypes.data
 
@@ -51,7 +49,11 @@ class NativeBursts:
         return goes_on[0] > 0
 
     def open(self, num_rows: int, num_steps: int) -> NativeBurst:
-        return NativeBurst(num_rows, num_steps)
+        calls = _calls(load())
+        number = calls.open(num_rows, num_steps)
+        if number < 0:
+            raise MemoryError(f"no memory for {num_steps} steps of {num_rows} rows")
+        return NativeBurst(calls, number, num_rows)
 
 
 class _Calls:

@@ -273,7 +273,8 @@ class Decoder(Model):
 
     def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
         """Queries, keys and values for attention, [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]."""
-        return qkv
+        limit = self.config.qkv_limit
+        return jnp.clip(qkv, -limit, limit) if limit else qkv
 
     def feed_forward(
         self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products

@@ -27,6 +27,7 @@ class DecoderConfig(ModelConfig):
     logit_scale: float = 1.0
     attention_softcap: float = 0.0  # above 0, scores become softcap * tanh(scores / softcap)
     logit_softcap: float = 0.0  # the same of logits
+    qkv_limit: float = 0.0  # above 0, queries, keys and values are clamped to ±limit
     # Of each head, what a position between two tokens takes from their score (ALiBi); nothing where it takes none.
     distance_slopes: tuple[float, ...] = ()
     rounds_biases: bool = False  # as `AttentionConstants.rounds_biases`

@@ -101,6 +101,8 @@ def _tekken(text: str, folder: ModelFolder, metadata: FolderMetadata) -> Tokeniz
         raise ValueError(f"it has {num_control} control tokens of {size} tokens")
     names = dict(enumerate(_TEKKEN_CONTROL)) | {int(entry["rank"]): str(entry["token_str"]) for entry in control}
     added = {rank: names.get(rank, f"<SPECIAL_{rank}>") for rank in range(num_control)}
+    if len(set(added.values())) < num_control:
+        raise ValueError("two of its control tokens have one name")
     tokens = [_from_base64(entry["token_bytes"]) for entry in vocab[: size - num_control]]
     tokenizer = _ranked(tokens, added, first_id=num_control)
     split = Split(Regex(config["pattern"]), behavior="isolated")

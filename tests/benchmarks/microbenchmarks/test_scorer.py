@@ -11,7 +11,7 @@ from benchmarks.microbenchmarks.scorer import Scorer
 from engine.interface.config import EngineConfig
 from engine.models.open_model import OpenModel, open_model
 from server.startup.progress import silent
-from tests.benchmarks.tiny_model import VOCAB_SIZE, write_tiny_model
+from tests.benchmarks.models.tiny_model import VOCAB_SIZE, write_tiny_model
 
 WINDOW_SIZE = 150  # tokens: two tiles and a part of a third
 

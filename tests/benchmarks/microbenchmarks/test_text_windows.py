@@ -12,7 +12,7 @@ import pytest
 from benchmarks.microbenchmarks.text_windows import NOVEL, read_text, text_windows
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
-from tests.benchmarks.tiny_model import write_tiny_model
+from tests.benchmarks.models.tiny_model import write_tiny_model
 
 TEXT = "".join(chr(33 + i % 90) for i in range(100))  # a token for each character
 

@@ -5,11 +5,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import jax
-import jax.numpy as jnp
-
 from engine.backends.base.operands import Activation, NormKind
-from engine.backends.base.token_layout import TokenLayout
 from engine.models.architectures.gpt.joined_qkv import JoinedQkvDecoder
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.alibi import MOST_BIAS, with_alibi
@@ -33,17 +29,8 @@ _NO_OTHERS = "attention of this kind is not served"
 
 
 @dataclass(frozen=True)
-class MptConfig(DecoderConfig):
-    """A decoder's, with the limit of queries, keys and values."""
-
-    qkv_limit: float = 0.0  # above 0, they are clamped to ±limit
-
-
-@dataclass(frozen=True)
 class Mpt(JoinedQkvDecoder):
     """Scores that fall with distance, LayerNorms without biases, GELU without gates."""
-
-    config: MptConfig
 
     takes_adapters = False  # what they add to queries, keys and values would be clamped too
     norms: ClassVar[Mapping[str, Names]] = {
@@ -101,11 +88,7 @@ class Mpt(JoinedQkvDecoder):
         size = self.config.q_size
         return rows(index * size, (index + 1) * size, 3 * size)
 
-    def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
-        limit = self.config.qkv_limit
-        return jnp.clip(qkv, -limit, limit) if limit else qkv
 
-
-def _of_mpt(usual: DecoderConfig, qkv_limit: float, most_bias: float) -> MptConfig:
-    values = {**vars(usual), "activation": Activation.GELU_ERF}
-    return with_alibi(MptConfig(**values, qkv_limit=qkv_limit), most_bias=most_bias)
+def _of_mpt(usual: DecoderConfig, qkv_limit: float, most_bias: float) -> DecoderConfig:
+    changed = dataclasses.replace(usual, activation=Activation.GELU_ERF, qkv_limit=qkv_limit)
+    return with_alibi(changed, most_bias=most_bias)

@@ -4,14 +4,11 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-import jax
 import jax.numpy as jnp
 
 from engine.backends.base.operands import Norm, NormKind
-from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Decoder, Names
-from engine.models.parts.decoder_config import DecoderConfig
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -21,17 +18,8 @@ _EPSILON = 1e-5  # of all models; configurations do not state it
 
 
 @dataclass(frozen=True)
-class OlmoConfig(DecoderConfig):
-    """A decoder's, with the limit of queries, keys and values."""
-
-    qkv_limit: float = 0.0  # above 0, they are clamped to ±limit
-
-
-@dataclass(frozen=True)
 class Olmo(Decoder):
     """Llama's layers with LayerNorms that have no weights."""
-
-    config: OlmoConfig
 
     takes_adapters = False  # what they add to queries, keys and values would be clamped too
     is_paired_in_gguf = True
@@ -40,13 +28,14 @@ class Olmo(Decoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        usual = replace(folder_config.read_decoder(config, tensor_names, "olmo"), rms_norm_eps=_EPSILON)
-        return cls(OlmoConfig(**vars(usual), qkv_limit=config.positive_number("clip_qkv") or 0.0))
+        usual = folder_config.read_decoder(config, tensor_names, "olmo")
+        limit = config.positive_number("clip_qkv") or 0.0
+        return cls(replace(usual, rms_norm_eps=_EPSILON, qkv_limit=limit))
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
         usual = gguf_config.read_decoder(file, epsilon_key="attention.layer_norm_epsilon")
-        return cls(OlmoConfig(**vars(usual), qkv_limit=gguf_config.read_multiplier(file, "attention.clamp_kqv", 0.0)))
+        return cls(replace(usual, qkv_limit=gguf_config.read_multiplier(file, "attention.clamp_kqv", 0.0)))
 
     def norm_leaves(self, leaf: str, size: int, names: Names, *, is_per_layer: bool = True) -> list[Leaf]:
         """None: files have no weights of norms."""
@@ -58,7 +47,3 @@ class Olmo(Decoder):
         num_layers = 1 if leaf == "output_norm" else self.config.num_layers
         weights = jnp.ones((num_layers, self.config.hidden_size), jnp.float32)
         return Norm(weights, self.config.rms_norm_eps, self.norm_kind)
-
-    def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
-        limit = self.config.qkv_limit
-        return jnp.clip(qkv, -limit, limit) if limit else qkv

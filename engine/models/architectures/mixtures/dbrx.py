@@ -4,11 +4,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-import jax
-import jax.numpy as jnp
-
 from engine.backends.base.operands import NormKind
-from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Names, joined
 from engine.models.parts.decoder_config import DecoderConfig
@@ -33,18 +29,9 @@ _EPSILON = 1e-5  # of all models; configurations do not state it
 _EXPERTS = "model.layers.{layer}.ffn.experts.mlp."
 
 
-@dataclass(frozen=True, kw_only=True)
-class DbrxConfig(ExpertsConfig):
-    """A mixture's, with the limit of queries, keys and values."""
-
-    qkv_limit: float = 0.0  # above 0, they are clamped to ±limit
-
-
 @dataclass(frozen=True)
 class Dbrx(ExpertsDecoder):
     """LayerNorms without biases, queries, keys and values that are clamped, and experts in every layer."""
-
-    config: DbrxConfig
 
     takes_adapters = False  # what they add to queries, keys and values would be clamped too
     norm_kind = NormKind.LAYER
@@ -111,14 +98,9 @@ class Dbrx(ExpertsDecoder):
             ),
         )  # fmt: skip
 
-    def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
-        limit = self.config.qkv_limit
-        return jnp.clip(qkv, -limit, limit) if limit else qkv
 
-
-def _of_dbrx(usual: DecoderConfig, routing: Routing, qkv_limit: float) -> DbrxConfig:
-    made = with_experts(replace(usual, rms_norm_eps=_EPSILON), routing)
-    return DbrxConfig(**vars(made), qkv_limit=qkv_limit)
+def _of_dbrx(usual: DecoderConfig, routing: Routing, qkv_limit: float) -> ExpertsConfig:
+    return with_experts(replace(usual, rms_norm_eps=_EPSILON, qkv_limit=qkv_limit), routing)
 
 
 def _folder_name(name: str) -> str:

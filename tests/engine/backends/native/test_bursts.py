@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from engine.backends.native.bursts import NativeBurst, NativeBursts
+from engine.backends.native.bursts import NativeBursts
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("variant")  # each has bursts of its own
@@ -44,7 +44,7 @@ def told(burst, step):
 
 
 def test_each_step_is_told_in_its_order(program):
-    burst = NativeBurst(NUM_ROWS, 5)
+    burst = NativeBursts().open(NUM_ROWS, 5)
     num_steps = program(burst.name)
     assert [told(burst, step) for step in range(5)] == [[step, step + 1, step + 2] for step in range(5)]
     assert int(num_steps) == 5
@@ -53,14 +53,14 @@ def test_each_step_is_told_in_its_order(program):
 
 
 def test_nothing_is_told_before_the_program_runs():
-    burst = NativeBurst(NUM_ROWS, 2)
+    burst = NativeBursts().open(NUM_ROWS, 2)
     assert burst.wait(0, 0.001) is None
     assert not burst.is_told(0)
     assert burst.cut() == 1  # the first step counts as begun
 
 
 def test_a_program_that_is_cut_ends_behind_the_step_that_it_is_at(program):
-    burst = NativeBurst(NUM_ROWS, FOR_EVER)
+    burst = NativeBursts().open(NUM_ROWS, FOR_EVER)
     num_steps = program(burst.name)  # returns at once, or the host could do nothing meanwhile
     assert told(burst, 7) == [7, 8, 9]
     num_begun = burst.cut()
@@ -72,14 +72,14 @@ def test_a_program_that_is_cut_ends_behind_the_step_that_it_is_at(program):
 
 
 def test_a_burst_that_is_cut_before_it_begins_is_one_step(program):
-    burst = NativeBurst(NUM_ROWS, FOR_EVER)
+    burst = NativeBursts().open(NUM_ROWS, FOR_EVER)
     assert burst.cut() == 1
     assert int(program(burst.name)) == 1
 
 
 def test_the_host_waits_while_another_thread_holds_the_interpreter(program):
     """The program can tell although nobody else may run Python: a waiting host does not keep the lock."""
-    burst = NativeBurst(NUM_ROWS, 1)
+    burst = NativeBursts().open(NUM_ROWS, 1)
     seen = []
     waiter = threading.Thread(target=lambda: seen.append(told(burst, 0)))
     waiter.start()
@@ -89,7 +89,7 @@ def test_the_host_waits_while_another_thread_holds_the_interpreter(program):
 
 
 def test_a_program_of_which_nobody_knows_any_more_ends(program):
-    burst = NativeBurst(NUM_ROWS, FOR_EVER)
+    burst = NativeBursts().open(NUM_ROWS, FOR_EVER)
     name = np.array(burst.name)
     num_steps = program(name)
     told(burst, 0)
@@ -99,6 +99,6 @@ def test_a_program_of_which_nobody_knows_any_more_ends(program):
 
 
 def test_a_program_of_another_number_of_rows_fails(program):
-    burst = NativeBurst(NUM_ROWS + 1, 2)
+    burst = NativeBursts().open(NUM_ROWS + 1, 2)
     with pytest.raises(jax.errors.JaxRuntimeError, match="another number of rows"):
         program(burst.name).block_until_ready()

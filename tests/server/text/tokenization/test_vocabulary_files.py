@@ -182,6 +182,7 @@ def test_lists_of_word_pieces(tmp_path: Path) -> None:
         ("tekken.json", "[]", {}, "tekken.json is damaged"),
         ("tekken.json", tekken(config={}), {}, "tekken.json is damaged"),
         ("tekken.json", tekken(config=sizes("(", 99, 9)), {}, "tekken"),
+        ("tekken.json", tekken(special_tokens=[{"rank": 5, "token_str": "[INST]"}]), {}, "have one name"),
         ("tekken.json", tekken(config=sizes("a", 9, 10**9)), {}, "control"),
         ("tekken.json", tekken(special_tokens=[{"rank": 1, "token_str": "$A"}]), {}, "stand for the text itself"),
         ("vocab.txt", "a\nb\n", {}, r"lacks \[UNK\]"),
