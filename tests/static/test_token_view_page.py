@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -175,6 +176,61 @@ async def test_in_the_inspector_the_alternatives_of_a_token_are_in_sight(
     await page.click("#inspector .tokens [data-at='5']")
     await page.click("#inspector .branches button")  # another answer is in its place
     assert not await page.evaluate("document.querySelector('#inspector .token-card').classList.contains('open')")
+    assert page.complaints() == []
+    await page.close()
+
+
+# Scrolls until another token, whose number it tells, lies under a place.
+SLIDE_A_TOKEN_UNDER = """
+(({x, y}) => {
+  const tokens = document.querySelector("#inspector .tokens");
+  let scroller = tokens;
+  const scrolls = (e) => ["auto", "scroll"].includes(getComputedStyle(e).overflowY) && e.scrollHeight > e.clientHeight + 40;
+  while (!scrolls(scroller)) scroller = scroller.parentElement;
+  for (const token of tokens.querySelectorAll(".token")) {
+    const rect = token.getBoundingClientRect();
+    if (rect.top < y + 20 || token.getClientRects().length > 1 || rect.left + 1 > x || rect.right - 1 < x) continue;
+    scroller.scrollTop += Math.round(rect.top + rect.height / 2 - y);
+    return Number(document.elementFromPoint(x, y).closest(".token").dataset.at);
+  }
+})(PLACE)
+"""
+SOME_FRAMES = """
+new Promise((done) => {
+  let frames = 20;
+  const look = () => ((frames -= 1) > 0 ? requestAnimationFrame(look) : done());
+  look();
+})
+"""
+
+
+async def test_a_token_that_slides_under_a_resting_pointer_is_not_pointed_at(
+    browser: Browser, server: RunningServer
+) -> None:
+    page = await browser.open(server.url + "/", width=1200, height=700)
+    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    await set_value(page, "#max-tokens", "300")
+    await page.evaluate("document.querySelector('#chat-input').focus()")
+    await page.type("Boats?")
+    await page.press("Enter")
+    await page.wait_for("document.querySelector('.message.assistant')?.dataset.finish === 'length'")
+    await page.click(".message.assistant [data-action=tokens]")
+    await page.click("#inspector [data-view=tokens]")
+    await page.wait_for("document.querySelectorAll('#inspector .tokens .token').length === 300")
+    place = await page.evaluate(
+        "(({left, top, width, height}) => ({x: left + width / 2, y: top + height / 2}))"
+        "(document.querySelector('#inspector .tokens [data-at=\"3\"]').getBoundingClientRect())"
+    )
+    is_open = "document.querySelector('#inspector .token-card').classList.contains('open')"
+    await page.send("Input.dispatchMouseEvent", {"type": "mouseMoved", **place})
+    await page.wait_for(is_open)
+    await page.click("#inspector .token-card .close")
+    assert await page.evaluate(SLIDE_A_TOKEN_UNDER.replace("PLACE", json.dumps(place))) > 3
+    await page.evaluate(SOME_FRAMES)
+    assert not await page.evaluate(is_open)
+    place["x"] += 0.5
+    await page.send("Input.dispatchMouseEvent", {"type": "mouseMoved", **place})
+    await page.wait_for(is_open)
     assert page.complaints() == []
     await page.close()
 

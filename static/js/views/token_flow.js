@@ -36,6 +36,7 @@ export class TokenFlow {
   #width = 0; // of the blocks that are drawn
   #frame = null;
   #active = null;
+  #pointed = null; // the place of the token under the pointer
   #colouring;
   #different = null;
 
@@ -44,8 +45,13 @@ export class TokenFlow {
     this.#element = element;
     this.#onSelect = onSelect;
     this.#colouring = colouring;
-    element.addEventListener("pointerover", (event) => this.#point(event, false));
-    element.addEventListener("click", (event) => this.#point(event, true));
+    // Not `pointerover`: a token that slides under a resting pointer is not pointed at.
+    element.addEventListener("pointermove", (event) => this.#point(event));
+    element.addEventListener("pointerleave", () => (this.#pointed = null));
+    element.addEventListener("click", (event) => {
+      const at = placeOf(event);
+      if (at !== null) this.select(at);
+    });
     element.addEventListener("keydown", (event) => this.#onKey(event));
     new ResizeObserver(() => this.#reflow()).observe(element);
   }
@@ -97,6 +103,7 @@ export class TokenFlow {
     this.#elements = [];
     this.#block = null;
     this.#active = null;
+    this.#pointed = null;
     this.#element.replaceChildren();
   }
 
@@ -172,9 +179,11 @@ export class TokenFlow {
     return at === null ? null : (this.#elements[at] ?? null);
   }
 
-  #point(event, isKept) {
-    const at = event.target.closest?.(".token")?.dataset.at;
-    if (at !== undefined) this.select(Number(at), isKept);
+  #point(event) {
+    const at = placeOf(event);
+    if (at === this.#pointed) return;
+    this.#pointed = at;
+    if (at !== null) this.select(at, false);
   }
 
   #onKey(event) {
@@ -184,6 +193,12 @@ export class TokenFlow {
     const from = this.#active ?? (step > 0 ? -1 : this.#numDrawn);
     this.select(Math.min(Math.max(from + (this.#active === null ? Math.sign(step) : step), 0), this.#numDrawn - 1));
   }
+}
+
+/** The place of the token that an event is about; null where it is about none. */
+function placeOf(event) {
+  const at = event.target.closest?.(".token")?.dataset.at;
+  return at === undefined ? null : Number(at);
 }
 
 /** Whether a line begins with a token. The space before its word may hang at the end of the line above. */
