@@ -185,7 +185,8 @@ SLIDE_A_TOKEN_UNDER = """
 (({x, y}) => {
   const tokens = document.querySelector("#inspector .tokens");
   let scroller = tokens;
-  const scrolls = (e) => ["auto", "scroll"].includes(getComputedStyle(e).overflowY) && e.scrollHeight > e.clientHeight + 40;
+  const scrolls = (e) =>
+    ["auto", "scroll"].includes(getComputedStyle(e).overflowY) && e.scrollHeight > e.clientHeight + 40;
   while (!scrolls(scroller)) scroller = scroller.parentElement;
   for (const token of tokens.querySelectorAll(".token")) {
     const rect = token.getBoundingClientRect();
