@@ -5,8 +5,9 @@ Flags, environment variables, `--help` and the checks of `EngineConfig` and the 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from numbers import Integral, Real
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 _METADATA = "setting"
@@ -107,7 +108,8 @@ def setting(
     return field(default=default, repr=not is_secret, metadata={_METADATA: said})
 
 
-def settings_of(configuration: type[Any]) -> dict[str, Setting]:
+@cache
+def settings_of(configuration: type[Any]) -> Mapping[str, Setting]:
     """The settings of a dataclass by the names of their fields, in order; its other fields are left out."""
     kinds = get_type_hints(configuration)
     found = {}
@@ -125,7 +127,7 @@ def settings_of(configuration: type[Any]) -> dict[str, Setting]:
                 is_secret=said["is_secret"],
                 variable=said["variable"],
             )
-    return found
+    return MappingProxyType(found)
 
 
 def check(configuration: Any) -> None:
