@@ -195,7 +195,12 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
   StepCall step;
   if (!is_causal) step.make_patient();  // an encoder's
   if (ffi::Error error = step.read(rows, num_tiles, y_shape[0]); error.failure()) return error;
-  attend(step.pool(), step.rows(), in, pages, y->typed_data());
+  if (!is_causal && step.turn().is_contended()) {
+    const StepRows own = step.rows();
+    attend(step.pool(), own, in, pages, y->typed_data(), &step.turn());
+  } else {
+    attend(step.pool(), step.rows(), in, pages, y->typed_data());
+  }
   return ffi::Error::Success();
 }
 
