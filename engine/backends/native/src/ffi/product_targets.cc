@@ -80,6 +80,7 @@ ffi::Error multiply_rows(const StepCall& step, const ProductCall& call, const st
     return invalid("the addend has another shape");
   }
   if (from.empty()) return ffi::Error::Success();
+  count_product(matrix, static_cast<int64_t>(from.size()));
   static RowPacker& packed = *new RowPacker;  // the caller holds the pool
   static AdapterSums& sums = *new AdapterSums;
   Matrix asking = matrix;  // for rows
