@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from engine.backends.native.kernel_times import KernelTime, taken_kernel_times, timed_kernels
 from engine.client import EngineClient, TokenStream
 from engine.engine import Engine
 from engine.interface.types import AdapterChoice, FinishReason
@@ -42,6 +43,11 @@ class BuiltStep(NamedTuple):
         return self.plan.num_tokens == [1] * num_requests and all(self.plan.samples)
 
 
+class StepTime(NamedTuple):
+    seconds: float  # from the dispatch to the tokens on the host
+    kernels: list[KernelTime]
+
+
 def greedy(num_output_tokens: int) -> SamplingParams:
     """Parameters for exactly so many tokens, each the most probable one."""
     return SamplingParams(temperature=0.0, max_tokens=num_output_tokens, ignore_eos=True, seed=SEED)
@@ -58,22 +64,11 @@ def run_steps(
 
     Raises ValueError: the engine has too few slots or pages to decode all prompts at once.
     """
-    params = greedy(num_output_tokens)
-    requests = [
-        Request(
-            f"steps-{index}",
-            list(prompt),
-            params,
-            SEED,
-            max_length=len(prompt) + num_output_tokens,
-            adapter=None if adapters is None else adapters[index],
-        )
-        for index, prompt in enumerate(prompts)
-    ]
+    requests = _requests(prompts, num_output_tokens, adapters)
     steps = _build_all(engine, requests)
     full = [index for index, step in enumerate(steps) if step.is_decode_of(len(requests))]
-    if not full or sum(step.inputs.num_sampled for step in steps) < len(requests) * num_output_tokens:
-        raise ValueError(f"the engine cannot decode {len(requests)} requests of {params.max_tokens} tokens at once")
+    if not full:
+        raise ValueError(f"the engine cannot decode {len(requests)} requests of {num_output_tokens} tokens at once")
 
     first, end = full[0], full[-1] + 1
     results = _compute(engine, steps[:first])
@@ -89,13 +84,53 @@ def run_steps(
     return Decoded(num_tokens / seconds, outputs, num_tokens / cpu_seconds)
 
 
+def timed_steps(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens: int) -> list[StepTime]:
+    """Decodes the prompts greedily, one step at a time, without the loop of the engine, whose kernels are native.
+
+    Returns the steps in which all prompts decode, each of one token of each; with one output token, the step in which
+    the prompts end. Raises ValueError as `run_steps`.
+    """
+    steps = _build_all(engine, _requests(prompts, num_output_tokens))
+    times, results = list[StepTime](), list[StepResult]()
+    for step in steps:
+        with timed_kernels():
+            start = time.perf_counter()
+            results += _compute(engine, [step])
+            seconds = time.perf_counter() - start
+        if step.is_decode_of(len(prompts)) if num_output_tokens > 1 else step is steps[-1]:
+            times.append(StepTime(seconds, taken_kernel_times()))
+    for step, result in zip(steps, results, strict=True):
+        engine.scheduler.commit(step.plan, result)
+    return times
+
+
+def _requests(
+    prompts: Sequence[Sequence[int]], num_output_tokens: int, adapters: Sequence[AdapterChoice | None] | None = None
+) -> list[Request]:
+    params = greedy(num_output_tokens)
+    return [
+        Request(
+            f"steps-{index}",
+            list(prompt),
+            params,
+            SEED,
+            max_length=len(prompt) + num_output_tokens,
+            adapter=None if adapters is None else adapters[index],
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+
+
 def _build_all(engine: Engine, requests: Sequence[Request]) -> list[BuiltStep]:
-    """Builds every step up to the last token of the last request."""
+    """Builds every step up to the last token of the last request; raises ValueError where that cannot be planned."""
     for request in requests:
         engine.scheduler.add(request)
     steps = []
     while (plan := engine.scheduler.schedule()) is not None:
         steps.append(BuiltStep(plan, engine.runner.build(plan)))
+    num_sampled = sum(step.inputs.num_sampled for step in steps)
+    if num_sampled < sum(request.params.max_tokens for request in requests):
+        raise ValueError(f"the engine cannot decode {len(requests)} requests of {num_sampled} tokens at once")
     return steps
 
 

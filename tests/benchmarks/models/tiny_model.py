@@ -9,7 +9,7 @@ from gguf import GGUFWriter
 
 from tests.server.support.gguf_files import byte_level_fields
 
-HIDDEN, INTERMEDIATE, NUM_HEADS, NUM_KV_HEADS, CONTEXT_LENGTH = 32, 48, 4, 2, 256
+HIDDEN, INTERMEDIATE, NUM_HEADS, NUM_KV_HEADS, CONTEXT_LENGTH = 64, 96, 4, 2, 256
 KV_SIZE = HIDDEN // NUM_HEADS * NUM_KV_HEADS
 FIELDS = byte_level_fields()
 VOCAB_SIZE = len(FIELDS["tokenizer.ggml.tokens"])

@@ -4,12 +4,15 @@
 #include <string>
 
 #include "attention/attention.h"
+#include "attention/plan.h"
 #include "ffi/handler.h"
 #include "ffi/step.h"
 #include "vectors/elementary.h"
 
 namespace eagre {
 namespace {
+
+constexpr size_t kManyTokens = 1024;  // of an encoder, whose attention to each other takes some milliseconds
 
 // The pages of one layer, of an array [layer, page, parts, head, token, feature] of which `scales` are those of integers.
 ffi::Error read_pages(ffi::AnyBuffer data, ffi::AnyBuffer scales, int64_t layer, Pages& pages) {
@@ -130,6 +133,20 @@ ffi::Error read_place(const S32& places, const S32& page_table, int64_t layer, i
   return ffi::Error::Success();
 }
 
+// What the rows' tokens see: each row reads its keys once, and each token multiplies with its own.
+void count_attention(const StepRows& rows, const AttentionInput& in, const Pages& pages, int64_t bytes_per_feature) {
+  int64_t num_read = 0, num_seen = 0;
+  for (const StepRow& row : rows.rows()) {
+    const int64_t end = in.is_causal ? row.start + row.num_tokens : row.end;
+    num_read += end - first_visible(in.window, row.start);
+    for (int64_t position = row.start; position < row.start + row.num_tokens; ++position) {
+      num_seen += (in.is_causal ? position + 1 : end) - first_visible(in.window, position);
+    }
+  }
+  current_work().num_bytes += num_read * pages.num_parts * pages.num_heads * pages.head_dim * bytes_per_feature;
+  current_work().num_operations += 4 * num_seen * in.num_heads * in.head_dim;
+}
+
 ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm, F32 k_norm, S32 rows, S32 page_table,
                      S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, S32 last_seen, S32 first_seen,
                      S32 places, F32 slopes, F32 index_queries, F32 index_weights, F32Result y,
@@ -195,7 +212,15 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
   StepCall step;
   if (!is_causal) step.make_patient();  // an encoder's
   if (ffi::Error error = step.read(rows, num_tiles, y_shape[0]); error.failure()) return error;
-  attend(step.pool(), step.rows(), in, pages, y->typed_data());
+  if (KernelClock::shared().is_running()) {
+    count_attention(step.rows(), in, pages, static_cast<int64_t>(data.size_bytes() / data.element_count()));
+  }
+  if (!is_causal && step.rows().tokens().size() >= kManyTokens && step.turn().is_contended()) {
+    const StepRows own = step.rows();
+    attend(step.pool(), own, in, pages, y->typed_data(), &step.turn());
+  } else {
+    attend(step.pool(), step.rows(), in, pages, y->typed_data());
+  }
   return ffi::Error::Success();
 }
 

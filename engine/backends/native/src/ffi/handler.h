@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ffi/call_frame.h"
+#include "runtime/kernel_clock.h"
 
 namespace eagre {
 
@@ -39,10 +40,11 @@ struct Invocation {
 
 // Turns exceptions, which would end the process in XLA, into errors.
 template <class... Parameters>
-XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, ffi::Error (*target)(Parameters...),
+XLA_FFI_Error* handle(const char* name, XLA_FFI_CallFrame* frame, ffi::Error (*target)(Parameters...),
                       std::initializer_list<const char*> attributes) {
   if (ffi::is_metadata_call(*frame)) return nullptr;
   if (const ffi::Error error = ffi::check_frame(*frame); error.failure()) return error.release(frame->api);
+  const KernelTimer timer(name);
   try {
     current_run() = ffi::run_id_of(*frame);
     ffi::Decoder decoder(*frame, attributes);
@@ -54,6 +56,6 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, ffi::Error (*target)(Parameters.
 
 // Exports a target, whose attributes have these names, in the order of its parameters.
 #define EAGRE_TARGET(symbol, target, ...) \
-  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) { return handle(frame, target, {__VA_ARGS__}); }
+  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) { return handle(#symbol, frame, target, {__VA_ARGS__}); }
 
 }  // namespace eagre

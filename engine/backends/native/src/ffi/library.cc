@@ -38,6 +38,12 @@ extern "C" const char* eagre_sources() { return EAGRE_SOURCES; }
 // Tells which type of pages of 16 bits these kernels multiply fastest on this machine.
 extern "C" const char* eagre_page_type() { return fastest_type() == PageType::kInt16 ? "int16" : "bfloat16"; }
 
+// Begins or ends the measurement of kernels.
+extern "C" void eagre_time_kernels(int32_t is_wanted) { KernelClock::shared().run(is_wanted != 0); }
+
+// Writes what was measured since the last call, at most so many kernels; returns how many there were.
+extern "C" int64_t eagre_take_kernel_times(KernelTime* times, int64_t most) { return KernelClock::shared().take(times, most); }
+
 // Asks the system for what it must allow before a kernel runs. Returns null, or why it was refused.
 extern "C" const char* eagre_prepare() { return ask_for_tile_registers(); }
 

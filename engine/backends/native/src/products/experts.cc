@@ -108,6 +108,7 @@ class Wave {
     tasks_.clear();
     size_t largest = 0;
     for (int i = 0; i < num_experts_; ++i) {
+      count_product(experts_[i]->*matrix, num_rows(i));
       const int64_t num_results = (experts_[i]->*matrix).num_tiles / (is_gated ? 2 : 1);
       for (int64_t begin = 0; begin < num_results; begin += kStoredTiles) {
         tasks_.push_back({i, begin, std::min(num_results, begin + kStoredTiles)});

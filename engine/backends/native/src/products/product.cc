@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "isa/isa.h"
+#include "runtime/kernel_clock.h"
 #include "runtime/scratch.h"
 #include "runtime/next_matrix_predictor.h"
 #include "tiles/tile_kernel.h"
@@ -175,6 +176,14 @@ void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Outp
     multiply_part(rows, to, task % tasks_of_part * per_task, thread);
   };
   pool.run(num_tasks, multiply_task, next);
+}
+
+void count_product(const Matrix& weights, int64_t num_rows) {
+  KernelWork& work = current_work();
+  work.num_outputs = std::max(work.num_outputs, weights.num_tiles * kTile);
+  work.num_inputs = std::max(work.num_inputs, int64_t{weights.num_groups} * kGroup);
+  for (int i = 0; i < weights.num_parts; ++i) work.num_bytes += weights.parts[i].stride * weights.parts[i].num_tiles;
+  work.num_operations += 2 * num_rows * weights.num_tiles * kTile * weights.num_groups * kGroup;
 }
 
 }  // namespace eagre
