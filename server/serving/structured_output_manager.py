@@ -149,7 +149,7 @@ class StructuredOutputManager:
             InvalidParameter: the schema of a strict tool is refused or takes too long.
         """
         watched, offered = await self._watched(request, workers), request.offered_calls
-        if offered is None or not self._format.takes_json:
+        if offered is None or not self._format.takes_others:
             return watched
         is_long = offered.is_longer(MAX_INLINE_CHARS)
         tools = offered.tools
