@@ -60,7 +60,7 @@ def codex(scripted: str, tmp_path: Path) -> Run:
     (home / "config.toml").write_text(
         'model = "fake"\nmodel_provider = "eagre"\n[model_providers.eagre]\nname = "eagre"\n'
         f'base_url = "{scripted}/v1"\nwire_api = "responses"\n'
-        f'[mcp_servers.words]\ncommand = "{sys.executable}"\nargs = ["{Path(__file__).parent / "mcp_server.py"}"]\n'
+        f'[mcp_servers.words]\ncommand = "{sys.executable}"\nargs = ["{Path(__file__).parent / "support" / "mcp_server.py"}"]\n'
     )
 
     def run(*arguments: str | Path, with_catalogue: bool = False, over_socket: bool = False) -> str:
