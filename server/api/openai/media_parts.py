@@ -74,6 +74,29 @@ def _read_picture(part: dict[str, Any], path: str) -> Picture:
     return Picture(path, _PICTURE, url, detail or "auto")
 
 
+def _read_input_image(part: dict[str, Any], path: str) -> Picture:
+    """As Responses have it, which vLLM takes in chats too."""
+    given = part.get(_PICTURE)
+    url, detail = _address(given, f"{path}.{_PICTURE}")
+    return _read_picture({_PICTURE: {"url": url, "detail": detail or part.get("detail")}}, path)
+
+
+def _read_image(part: dict[str, Any], path: str) -> Picture:
+    """As Anthropic's API has it, MCP, LangChain, or the processors of transformers."""
+    source = part.get("source", part)
+    found = source if isinstance(source, dict) else {}
+    data = next((found[name] for name in ("data", "base64") if isinstance(found.get(name), str)), None)
+    url = next((found[name] for name in ("url", "image") if isinstance(found.get(name), str)), None)
+    if data is not None:
+        types = (found.get(name) for name in ("media_type", "mimeType", "mime_type"))
+        url = f"data:{next((kind for kind in types if isinstance(kind, str)), '')};base64,{data}"
+    if url is None:
+        raise ValueError(
+            f'{path} is {shorten(part)}; a picture must look like {{"type":"image_url","image_url":{{"url":"data:…"}}}}'
+        )
+    return Picture(path, "image", url)
+
+
 def _read_video_url(part: dict[str, Any], path: str) -> Video:
     given = part.get(_VIDEO_URL)
     url = given.get("url") if isinstance(given, dict) else given
@@ -134,6 +157,8 @@ def _is_number(value: Any, most: float, *, least: float = 0.0) -> bool:
 
 _READERS: Mapping[str, Callable[[dict[str, Any], str], Picture]] = {
     _PICTURE: _read_picture,
+    "input_image": _read_input_image,
+    "image": _read_image,
     _VIDEO_URL: _read_video_url,
     _VIDEO: _read_video,
 }

@@ -53,14 +53,21 @@ def _as_content(value: Any, info: ValidationInfo) -> str | list[dict[str, Any]]:
 
 
 def _has_picture(part: Any) -> bool:
-    return _kind_of(part) in _PICTURES and isinstance(part.get("image_url"), str)
+    return _kind_of(part) in _PICTURES and isinstance(_url_of(part), str)
+
+
+def _url_of(part: dict[str, Any]) -> Any:
+    """The address of a picture, which some clients send in an object, as chats have it."""
+    given = part.get("image_url")
+    return given.get("url") if isinstance(given, dict) else given
 
 
 def _picture_part(part: dict[str, Any], path: str) -> dict[str, Any]:
-    detail = part.get("detail")
+    given = part["image_url"]
+    detail = part.get("detail") or (given.get("detail") if isinstance(given, dict) else None)
     if detail not in (None, *DETAILS):
         raise ValueError(f"{path} has the detail {shorten(detail)}; it must be one of {', '.join(DETAILS)}")
-    return {"type": "input_image", "image_url": part["image_url"], "detail": detail or "auto"}
+    return {"type": "input_image", "image_url": _url_of(part), "detail": detail or "auto"}
 
 
 def input_text(text: str) -> dict[str, Any]:

@@ -114,6 +114,8 @@ async def test_a_stored_turn_keeps_its_picture(server: RunningServer) -> None:
         ({"type": "image_url"}, "content[0].image_url is null"),
         ({"type": "image_url", "image_url": {"url": 7}}, "content[0].image_url"),
         ({"type": "image_url", "image_url": {"url": URL, "detail": "huge"}}, "must be one of auto, low, high"),
+        ({"type": "image", "source": {"type": "file", "file_id": "f"}}, "a picture must look like"),
+        ({"type": "input_image", "image_url": URL, "detail": "huge"}, "must be one of auto, low, high"),
         ({"type": "input_audio"}, "only text, image_url, video_url and video"),
     ],
 )
