@@ -68,6 +68,7 @@ StoreTiles store_tiles_of(Finish finish) {
     case Finish::kReluSquared: return store_tiles<Finish::kReluSquared>;
     case Finish::kQuickGelu: return store_tiles<Finish::kQuickGelu>;
     case Finish::kClamped: return store_tiles<Finish::kClamped>;
+    case Finish::kLimited: return store_tiles<Finish::kLimited>;
     case Finish::kScaled: return store_tiles<Finish::kScaled>;
     case Finish::kCapped: return store_tiles<Finish::kCapped>;
   }
