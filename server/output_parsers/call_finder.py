@@ -22,6 +22,7 @@ _CLOSER = re.compile(r"</[A-Za-z0-9_|-]{1,40}>|<\|[A-Za-z0-9_]{1,40}\|>|\[(?:/|E
 _PART_OF_CLOSER = re.compile(
     r"<(?:/[A-Za-z0-9_|-]{0,40}|\|[A-Za-z0-9_]{0,40}\|?)?|\[(?:/[A-Z_]{0,40}|E|EN|END|END_[A-Z_]{0,40})"
 )
+_WRAPPER = re.compile(r"(?:(?:```|~~~)[A-Za-z0-9_+-]*\s*)?(?:<[A-Za-z0-9_|-]*>?\s*)*\[?\s*|`{1,2}|~{1,2}")
 _MAX_SPACE = 64  # behind a word that may stand behind a call
 
 
@@ -87,7 +88,7 @@ class CallFinder:
 
     def interrupt(self) -> Sequence[ToolEvent]:
         """`flush` where a call in the model's own syntax comes, behind which the answer may go on."""
-        if self._call is not None and not self._call.has_started and not set(self._raw) & {"{", "("}:
+        if self._call is not None and not self._call.has_started and _WRAPPER.fullmatch("".join(self._raw)):
             self._call = None  # a wrapper around the other call
         self._space = []
         events = self.flush()

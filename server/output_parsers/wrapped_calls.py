@@ -55,6 +55,8 @@ def wrapped_call(text: ToolCallReader) -> CharCoroutine:
             yield from text.literal(MINIMAX_TAGS.call.removeprefix("<invoke "))
             return (yield from tagged_calls(text, MINIMAX_TAGS))
         is_tool = text.has_tool(tag)
+        if is_tool and char == " ":
+            return (yield from _element(text, tag, ""))
         if char != ">" or not tag or (len(tag) > MAX_TAG_CHARS and not is_tool):
             raise NotAToolCall
         char, is_wrapped = (yield from text.skip_space()), True
@@ -77,12 +79,15 @@ def wrapped_call(text: ToolCallReader) -> CharCoroutine:
 
 
 def _element(text: ToolCallReader, name: str, char: str) -> CharCoroutine:
-    """An element that is named by a tool, with its arguments as elements, from the bracket of the first one."""
+    """An element that is named by a tool, with its arguments as elements or, where `char` is nothing, as attributes.
+
+    The bracket of the first element is `char`.
+    """
     text.hold()
     text.start(name)
     text.again(char)
-    reader = ElementReader(text, only_known=True)
-    yield from reader.arguments(text.schema_of(name), f"</{name}>")
+    reader, schema = ElementReader(text, only_known=True), text.schema_of(name)
+    yield from reader.arguments(schema, f"</{name}>") if char else reader.attributes(schema, name)
     if not reader.num_arguments:
         raise NotAToolCall
     text.settle()

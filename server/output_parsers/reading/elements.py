@@ -61,6 +61,33 @@ class ElementReader:
         text.end()
         return ""
 
+    def attributes(self, schema: Any, name: str) -> CharCoroutine:
+        """`key="value" … />`, behind an opening tag's name and white space; emitted at once, as `arguments` has it."""
+        text = self._text
+        values: list[str] = []
+        char = yield from text.skip_space()
+        while char not in "/>":
+            key = (yield from text.until("=", char)).strip()
+            quote = yield
+            if quote not in "\"'" or not has_argument(schema, key):
+                raise NotAToolCall
+            value: list[str] = []
+            while (char := (yield)) != quote:
+                value.append(char)
+                if len(value) > MAX_VALUE_CHARS:
+                    raise NotAToolCall
+            written = argument_type(schema, key).to_json("".join(value))
+            values.append(f"{json.dumps(key, ensure_ascii=False)}: {written}")
+            char = yield from text.skip_space()
+        if char == "/":
+            yield from text.literal(">")
+        else:
+            yield from text.literal(f"</{name}>", (yield from text.skip_space()))
+        self.num_arguments = len(values)
+        text.emit(f"{{{', '.join(values)}}}")
+        text.end()
+        return ""
+
     def _tag(self, char: str, end: str) -> CharCoroutine:
         """The name in an opening tag, whose first character, or its mark's, is `char`; nothing where `end` comes.
 

@@ -348,6 +348,13 @@ def test_text_that_ends_a_call_before_its_end_stays(behind: str) -> None:
     assert whole == (f"{behind} are words", [("w", '{"city": "Oslo"')], False) == read(GLM, list(text))
 
 
+@pytest.mark.parametrize("before", ["w(city='", '<w city="', "<w><city>Oslo", "Action: w\n", '{"name": "w"'])
+def test_text_that_has_begun_as_a_call_before_one_stays(before: str) -> None:
+    text = f"{before}<tool_call>{OSLO}</tool_call>"
+    whole = read(HERMES, [text])
+    assert whole == (before, [("w", '{"city": "Oslo"}')], True) == read(HERMES, list(text))
+
+
 def test_a_call_whose_tag_never_comes_is_cut() -> None:
     assert read(FUNCTIONARY, ["<function=w>\n<parameter=city>\nOslo\n"])[2] is False
     assert_calls(FUNCTIONARY, "<function=w>\n<parameter=city>\nOslo\n</function>", "", CITY)
