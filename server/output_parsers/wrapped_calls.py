@@ -178,6 +178,8 @@ def _call_object(text: ToolCallReader, char: str, *, is_inner: bool = False) -> 
         raise NotAToolCall
     name = early = ""
     char = yield from text.skip_space()
+    if char == "{" and not is_inner:  # doubled; the second closing brace is left out behind the call
+        char = yield from text.skip_space()
     while char != "}":
         key = yield from text.string(char)
         yield from text.literal(":", (yield from text.skip_space()))

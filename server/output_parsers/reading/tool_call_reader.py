@@ -172,12 +172,18 @@ class ToolCallReader:
         return char
 
     def call_object(self, char: str) -> CharCoroutine:
-        """`{"name": …, "arguments": {…}}` in any order, from its brace, which is `char`, to its closing brace."""
+        """`{"name": …, "arguments": {…}}` in any order, from its brace, which is `char`, to its closing brace.
+
+        Its own braces may be doubled, as templates that were written for Python's `format` show them.
+        """
         if char != "{":
             raise NotAToolCall
         name, early = "", "{}"  # arguments that came before the name
         has_arguments = False
         char = yield from self.skip_space()
+        is_doubled = char == "{"
+        if is_doubled:
+            char = yield from self.skip_space()
         while char != "}":
             key = yield from self.string(char)
             yield from self.literal(":", (yield from self.skip_space()))
@@ -208,7 +214,7 @@ class ToolCallReader:
         if not has_arguments:
             self.emit(self.as_object(early))
             self.end()
-        return ""
+        return (yield from self.literal("}", (yield from self.skip_space()))) if is_doubled else ""
 
     def call_objects(self, char: str) -> CharCoroutine:
         """`[{…}, {…}]`, from its bracket, which is `char`, to its closing bracket."""

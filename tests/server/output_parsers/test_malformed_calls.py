@@ -218,6 +218,30 @@ def test_tags_of_glm(text: str, calls: list[tuple[str, object]]) -> None:
     assert_calls(GLM, text, "", *calls)
 
 
+DOUBLED = '{{"name": "w", "arguments": {"city": "Oslo"}}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "num_calls"),
+    [
+        (DOUBLED, "", 1),
+        (f"```json\n{DOUBLED}\n```", "", 1),
+        (f"<tool_call>\n{DOUBLED}\n</tool_call>", "", 1),
+        (f"<tool_call>{DOUBLED}</tool_call>\n<tool_call>{DOUBLED}</tool_call>", "", 2),
+        (f"[{DOUBLED}, {DOUBLED}]", "", 2),
+        (f"{DOUBLED}\n{DOUBLED}", "", 2),
+        (f"I call.\n{DOUBLED}", "I call.\n", 1),
+    ],
+)
+def test_doubled_braces(text: str, content: str, num_calls: int) -> None:
+    assert_calls(HERMES, text, content, *[CITY] * num_calls)
+
+
+@pytest.mark.parametrize("text", [f"Write {DOUBLED} to call it.", '{{"name": "x", "arguments": {}}}', '{{"a": 1}}'])
+def test_doubled_braces_of_what_is_no_call_stay(text: str) -> None:
+    assert read(HERMES, [text]) == (text, [], False) == read(HERMES, list(text))
+
+
 SAID = '<|"|>'
 
 
