@@ -27,6 +27,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -67,11 +68,15 @@ class PageArrived:
     """Inbox message: a page that a request waits for was loaded."""
 
 
+class PictureEncoded:
+    """Inbox message: the embeddings of a picture can be stored."""
+
+
 class Shutdown:
     """Inbox message: end all requests, and then the thread."""
 
 
-Message = Request | Abort | Call | PageArrived | Shutdown
+Message = Request | Abort | Call | PageArrived | PictureEncoded | Shutdown
 
 
 class EngineLoop:
@@ -108,10 +113,12 @@ class EngineLoop:
         self._overlap = overlap
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue() if inbox is None else inbox
         self._pictures = pictures
+        if pictures is not None:
+            pictures.on_end = partial(self._inbox.put, PictureEncoded())
         self._in_flight = deque[PendingStep]()  # in the order of their dispatch
         self._busy_loops = BUSY_LOOPS if busy_loops is None else busy_loops
         self._is_disturbed = False  # since the last turn, something has come between a burst and its end
-        self._has_encoded = False  # a piece of a picture's encoding was enqueued in this turn or the one before
+        self._has_encoded = False  # a picture was being encoded in this turn or the one before
         self._transfers = transfers
         if transfers is not None:
             transfers.on_arrival = partial(self._inbox.put, PageArrived())
@@ -156,6 +163,8 @@ class EngineLoop:
             finally:
                 self._on_failure(error)
         finally:
+            if self._pictures is not None:
+                self._pictures.close()
             self._busy_loops.discard(self)
 
     def _run_overlapped(self) -> None:
@@ -237,9 +246,13 @@ class EngineLoop:
         return self._transfers is not None and self._may_plan and self._transfers.export_pages()
 
     def _encode(self) -> bool:
-        """Enqueues a piece of the encoding of a picture; returns whether there was one."""
-        self._has_encoded = self._pictures is not None and self._may_plan and self._pictures.advance()
-        return self._has_encoded
+        """Stores a picture's embeddings, and begins to encode the next one; returns whether it stored one."""
+        if self._pictures is None or not self._may_plan:
+            return False
+        was_busy = self._pictures.is_busy
+        has_stored = self._pictures.advance()
+        self._has_encoded = was_busy or self._pictures.is_busy
+        return has_stored
 
     def _export_all(self) -> None:
         """Enqueues as many copies as may be in flight at once, because the thread ends."""
@@ -270,8 +283,9 @@ class EngineLoop:
         """Runs the calls that waited for the pipeline to drain; returns whether there were any."""
         had_calls = bool(self._calls)
         self.is_in_call = had_calls
-        while self._calls:
-            self._calls.popleft().function()
+        with self._pictures.held() if had_calls and self._pictures is not None else nullcontext():
+            while self._calls:
+                self._calls.popleft().function()
         self.heartbeat = time.monotonic()
         self.is_in_call = False
         return had_calls
@@ -338,8 +352,8 @@ class EngineLoop:
                         self._unpublished.append(event)
                 case Call():
                     self._calls.append(message)
-                case PageArrived():
-                    pass  # it has woken the loop, which looks for such pages once a turn
+                case PageArrived() | PictureEncoded():
+                    pass  # it has woken the loop, which looks for such pages, and for pictures, once a turn
                 case Shutdown():
                     self._is_stopping = True
                     self._unpublished += self.scheduler.abort_all(FinishReason.ABORT)

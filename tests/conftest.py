@@ -10,7 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from engine.engine import Engine
 from engine.interface.config import EngineConfig
@@ -22,11 +22,13 @@ from server.text.text_model import TextModel
 DEFAULT_MODEL = "smollm2-135m-instruct"
 GEMMA = "gemma-3-270m"
 
-# There is no deadline for examples, because a busy machine may pause one for any time. The examples are the same in
-# every run of the same modules, so that a change is not blamed for an old defect. hypothesis also tries the constants
-# of all modules of ours that are imported: behind other tests there may be more of them. EAGRE_FUZZ=1 looks for new
-# ones.
-settings.register_profile("eagre", deadline=None, derandomize="EAGRE_FUZZ" not in os.environ)
+# There is no deadline for examples, nor for drawing them, because a busy machine may pause one for any time. The
+# examples are the same in every run of the same modules, so that a change is not blamed for an old defect. hypothesis
+# also tries the constants of all modules of ours that are imported: behind other tests there may be more of them.
+# EAGRE_FUZZ=1 looks for new ones.
+settings.register_profile(
+    "eagre", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="EAGRE_FUZZ" not in os.environ
+)
 settings.load_profile("eagre")
 
 # A shell starts its background jobs with Ctrl-C ignored, and their children inherit that; tests send it to theirs.

@@ -20,7 +20,14 @@ _BLOCKS: dict[Kind, tuple[int, int, dict[int, float]]] = {
     Kind.Q6_K: (256, 210, {208: 1 / 1400}),
     Kind.IQ4_NL: (32, 18, {0: 1 / 70}),
     Kind.IQ4_XS: (256, 136, {0: 1 / 1300}),
+    Kind.IQ3_XXS: (256, 98, {0: 1 / 160}),
     Kind.IQ3_S: (256, 110, {0: 1 / 130}),
+    Kind.IQ2_XXS: (256, 66, {0: 1 / 56}),
+    Kind.IQ2_XS: (256, 74, {0: 1 / 56}),
+    Kind.IQ2_S: (256, 82, {0: 1 / 56}),
+    Kind.IQ1_S: (256, 50, {0: 1 / 8}),
+    Kind.IQ1_M: (256, 56, {}),
+    Kind.NVFP4: (64, 36, {}),
 }
 
 HIDDEN, INTERMEDIATE, NUM_LAYERS, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, VOCAB_SIZE = 256, 512, 2, 4, 2, 64, 300
@@ -47,6 +54,12 @@ def random_rows(random: np.random.Generator, kind: Kind, outputs: int, inputs: i
     for offset, scale in scales.items():
         values = random.uniform(0.5, 1.5, blocks.shape[:2]) * scale * size
         blocks[:, :, offset : offset + 2] = values.astype(np.float16)[..., None].view(np.uint8)
+    if kind is Kind.NVFP4:  # four scales of a byte
+        blocks[:, :, :4] = random.integers(0x24, 0x30, blocks[:, :, :4].shape, np.uint8)
+    if kind is Kind.IQ1_M:  # four words have a quarter of the scale each, in their highest bits
+        halves = (random.uniform(0.5, 1.5, blocks.shape[:2]) * size / 8).astype(np.float16).view(np.uint16)
+        words = blocks[:, :, 48:].view(np.uint16)
+        words[:] = words & 0x0FFF | (halves[..., None] >> np.arange(0, 16, 4, dtype=np.uint16)) << 12
     return blocks.reshape(outputs, -1)
 
 

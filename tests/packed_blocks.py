@@ -11,16 +11,32 @@ from engine.backends.native.packer import pack_rows
 from engine.weights.encodings import Encoding
 from engine.weights.packing import GROUP, TILE, Format, PackedMatrix, Placement, Quantised
 
-_ZERO_POINTS = {Format.INT8: 128, Format.INT4: 8, Format.Q3_K: 4, Format.Q6_K: 32, Format.IQ4_XS: 128}
+_ZERO_POINTS = {Format.INT8: 128, Format.INT4: 8, Format.Q3_K: 4, Format.Q6_K: 32}
+_IQ4 = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+_IQ3_XXS, _IQ3_S, _IQ2 = [4, 12, 20, 28, 36, 44, 52, 62], range(1, 16, 2), [8, 25, 43, 0, 0, 0, 0, 0]
+_IQ1 = [1, 7, 8, 9, 0, 0, 0, 0]
+
+
+def _with_negative(positive: Sequence[int]) -> list[int]:
+    return [-number for number in reversed(positive)] + list(positive)
+
+
+# What a code stands for, and what the scales are multiplied with.
+_CODES = {
+    Format.IQ4_XS: (_IQ4, 1.0), Format.IQ4_NL: (_IQ4, 1.0), Format.IQ3_XXS: (_with_negative(_IQ3_XXS), 0.25),
+    Format.IQ3_S: (_with_negative(_IQ3_S), 1.0), Format.IQ2_S: (_with_negative(_IQ2), 0.125),
+    Format.IQ1_M: (_with_negative(_IQ1), 0.125),
+}  # fmt: skip
 _FP4_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)  # of each code
 _NUM_GROUPS = 8  # of a block of a K format
-_SCALES_OF_A_GROUP = {Format.Q2_K: 2, Format.Q3_K: 2, Format.Q6_K: 2}  # of the other K formats 1
+# Of the other K formats 1.
+_SCALES_OF_A_GROUP = dict.fromkeys((Format.Q2_K, Format.Q3_K, Format.Q6_K, Format.IQ2_S, Format.IQ1_M), 2)
 # Vectors of low bits and of high bits, which are as many as the bits of a number.
 _BITS = {
     Format.INT8: (8, 0), Format.INT8_MIN: (8, 0), Format.INT4: (4, 0), Format.INT4_MIN: (4, 0), Format.Q2_K: (2, 0),
     Format.INT4_ZERO: (4, 0), Format.INT8_ZERO: (8, 0), Format.MXFP4: (4, 0),
-    Format.Q3_K: (2, 1), Format.Q4_K: (4, 0), Format.Q5_K: (4, 1), Format.Q6_K: (4, 2), Format.IQ4_XS: (8, 0),
-}  # fmt: skip
+    Format.Q3_K: (2, 1), Format.Q4_K: (4, 0), Format.Q5_K: (4, 1), Format.Q6_K: (4, 2),
+} | dict.fromkeys(_CODES, (4, 0))  # fmt: skip
 
 
 def has_minima(kind: Format) -> bool:
@@ -132,7 +148,16 @@ def _unpack_groups(blocks: np.ndarray, kind: Format) -> np.ndarray:
         return (wide + of_weights[1]) * of_weights[0]
     if has_minima(kind):
         return wide * of_weights[0] + of_weights[1]
-    return (wide - _ZERO_POINTS[kind]) * of_weights[0]
+    return _without_zero(wide, kind) * of_weights[0]
+
+
+def _without_zero(numbers: np.ndarray, kind: Format) -> np.ndarray:
+    """The numbers without the zero point, or those that codes stand for, with the factor of their scales."""
+    if kind not in _CODES:
+        return numbers - _ZERO_POINTS[kind]
+    codes, factor = _CODES[kind]
+    result: np.ndarray = np.array(codes, np.float32)[numbers.astype(np.int32)] * np.float32(factor)
+    return result
 
 
 def _unpack_k(blocks: np.ndarray, kind: Format) -> np.ndarray:
@@ -151,7 +176,7 @@ def _unpack_k(blocks: np.ndarray, kind: Format) -> np.ndarray:
     wide = _rows(numbers.astype(np.float32), at_a_time=4)
     if has_minima(kind):
         return wide * of_weights[0] + of_weights[1]
-    return (wide - _ZERO_POINTS[kind]) * of_weights[0]
+    return _without_zero(wide, kind) * of_weights[0]
 
 
 def _numbers(packed: np.ndarray, kind: Format) -> np.ndarray:

@@ -14,6 +14,7 @@ from engine.interface.types import Progress
 from engine.models.encoders.picture_tensors import is_of_pictures
 from engine.models.parts.encoders.encoder_config import read_num_labels
 from engine.models.parts.model import Model
+from engine.models.parts.routed.joined_experts import with_experts_of_memory
 from engine.models.projection_files import (
     WithModules,
     head_of_folder,
@@ -137,6 +138,7 @@ def _open_folder(path: Path, *, language_model_only: bool) -> OpenModel:
     if is_base:
         leaves = tuple(leaf.renamed(files.format, _of_base_model) for leaf in leaves)
     found = WithModules(files, modules)
+    leaves = with_experts_of_memory(leaves, found.names)
     tensors = LeafTensors(leaves, model.config.num_layers, found, files.format)
     shapes = tensors.shapes()
     # Whoever wrote the folder named all its tensors: what is missing or left over makes it another model.

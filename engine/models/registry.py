@@ -25,6 +25,13 @@ class Architecture(NamedTuple):
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("llama", "LlamaForCausalLM", "llama:Llama"),
+    Architecture("llama", "LLaMAForCausalLM", "llama:Llama"),
+    Architecture("llama", "AquilaForCausalLM", "llama:Aquila"),
+    Architecture("llama", "IQuestCoderForCausalLM", "llama:IQuestCoder"),
+    Architecture("llama", "HeliumForCausalLM", "llama:Helium"),
+    Architecture("llama", "InternLMForCausalLM", "llamas.biased:InternLM"),
+    Architecture("llama", "InternLM3ForCausalLM", "llamas.biased:InternLM3"),
+    Architecture("llama", "CwmForCausalLM", "dense.cwm:Cwm"),
     Architecture("llama", "Idefics3ForConditionalGeneration", "seeing.idefics3:Idefics3"),
     Architecture("llama", "SmolVLMForConditionalGeneration", "seeing.idefics3:Idefics3"),
     Architecture("mistral", "MistralForCausalLM", "mistral:Mistral"),
@@ -33,6 +40,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("mistral3", "Mistral3ForConditionalGeneration", "seeing.mistral3:Mistral3"),
     Architecture("qwen", "QWenLMHeadModel", "llamas.qwen:Qwen"),
     Architecture("qwen2", "Qwen2ForCausalLM", "qwen2:Qwen2"),
+    Architecture("qwen2", "MiMoForCausalLM", "qwen2:MiMo"),
     Architecture("qwen2", "InternVLForConditionalGeneration", "seeing.internvl:InternVL"),
     Architecture("qwen2vl", "Qwen2_5_VLForConditionalGeneration", "seeing.qwen2_5_vl:Qwen25VL"),
     Architecture("qwen3", "Qwen3ForCausalLM", "qwen3:Qwen3"),
@@ -41,6 +49,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("smollm3", "SmolLM3ForCausalLM", "smollm3:SmolLM3"),
     Architecture("minicpm", "MiniCPMForCausalLM", "llamas.minicpm:MiniCpm"),
     Architecture("granite", "GraniteForCausalLM", "granite:Granite"),
+    Architecture("granite", "HyperCLOVAXForCausalLM", "granite:HyperClovaX"),
     Architecture("granite", "LlavaNextForConditionalGeneration", "seeing.llava_next:LlavaNext"),
     Architecture("olmo", "OlmoForCausalLM", "llamas.olmo:Olmo"),
     Architecture("olmo2", "Olmo2ForCausalLM", "olmo2:Olmo2"),
@@ -52,7 +61,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("exaone4", "Exaone4ForCausalLM", "dense.exaone4:Exaone4"),
     Architecture("seed_oss", "SeedOssForCausalLM", "dense.seed_oss:SeedOss"),
     Architecture("ernie4_5", "Ernie4_5ForCausalLM", "dense.ernie4_5:Ernie45"),
+    Architecture("ernie4_5", "Ernie4_5_ForCausalLM", "dense.ernie4_5:Ernie45"),
     Architecture("chatglm", "GlmForCausalLM", "llamas.glm:Glm"),
+    Architecture("chatglm", "ChatGLMModel", "llamas.chatglm:ChatGlm"),
+    Architecture("chatglm", "ChatGLMForConditionalGeneration", "llamas.chatglm:ChatGlm"),
+    Architecture("pangu-embedded", "PanguEmbeddedForCausalLM", "llamas.biased:PanguEmbedded"),
     Architecture("glm4", "Glm4ForCausalLM", "dense.glm4:Glm4"),
     Architecture("arcee", "ArceeForCausalLM", "dense.arcee:Arcee"),
     Architecture("internlm2", "InternLM2ForCausalLM", "internlm2:InternLM2"),
@@ -61,8 +74,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("maincoder", "MaincoderForCausalLM", "dense.maincoder:Maincoder"),
     Architecture("gpt2", "GPT2LMHeadModel", "gpt.gpt2:Gpt2"),
     Architecture("starcoder", "GPTBigCodeForCausalLM", "gpt.gpt_bigcode:GptBigCode"),
+    Architecture("codeshell", "CodeShellForCausalLM", "gpt.codeshell:CodeShell"),
+    Architecture("refact", "GPTRefactForCausalLM", "gpt.refact:Refact"),
+    Architecture("opt", "OPTForCausalLM", "gpt.opt:Opt"),
+    Architecture("gpt-neo", "GPTNeoForCausalLM", "gpt.gpt_neo:GptNeo"),
+    Architecture("gptj", "GPTJForCausalLM", "gpt.gptj:GptJ"),
+    Architecture("codegen", "CodeGenForCausalLM", "gpt.gptj:CodeGen"),
     Architecture("gptneox", "GPTNeoXForCausalLM", "gpt.gpt_neox:GptNeoX"),
     Architecture("falcon", "FalconForCausalLM", "gpt.falcon:Falcon"),
+    Architecture("falcon", "RWForCausalLM", "gpt.falcon:RefinedWeb"),
     Architecture("bloom", "BloomForCausalLM", "gpt.bloom:Bloom"),
     Architecture("mpt", "MptForCausalLM", "gpt.mpt:Mpt"),
     Architecture("mpt", "MPTForCausalLM", "gpt.mpt:Mpt"),
@@ -71,17 +91,20 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("baichuan", "BaichuanForCausalLM", "llamas.baichuan:Baichuan"),
     Architecture("baichuan", "BaiChuanForCausalLM", "llamas.baichuan:Baichuan"),
     Architecture("deci", "DeciLMForCausalLM", "llamas.deci:Deci"),
+    Architecture("openelm", "OpenELMForCausalLM", "llamas.openelm:OpenElm"),
     Architecture("command-r", "CohereForCausalLM", "head_norms.cohere:Cohere"),
     Architecture("cohere2", "Cohere2ForCausalLM", "head_norms.cohere:Cohere2"),
     Architecture("starcoder2", "Starcoder2ForCausalLM", "dense.starcoder2:Starcoder2"),
     Architecture("nemotron", "NemotronForCausalLM", "dense.nemotron:Nemotron"),
     Architecture("stablelm", "StableLmForCausalLM", "head_norms.stablelm:StableLm"),
+    Architecture("stablelm", "StableLMEpochForCausalLM", "head_norms.stablelm:StableLmEpoch"),
     Architecture("phi2", "PhiForCausalLM", "phi.phi2:Phi2"),
     Architecture("phi3", "Phi3ForCausalLM", "phi.phi3:Phi3"),
     Architecture("phimoe", "PhimoeForCausalLM", "phi.phimoe:PhiMoe"),
     Architecture("phimoe", "PhiMoEForCausalLM", "phi.phimoe:PhiMoe"),
     Architecture("gemma", "GemmaForCausalLM", "dense.gemma:Gemma"),
     Architecture("gemma2", "Gemma2ForCausalLM", "gemma2:Gemma2"),
+    Architecture("vaultgemma", "VaultGemmaForCausalLM", "gemma2:VaultGemma"),
     Architecture("gemma3", "Gemma3ForCausalLM", "gemma3:Gemma3"),
     Architecture("gemma3", "Gemma3ForConditionalGeneration", "gemma3:Gemma3"),
     Architecture("gemma3n", "Gemma3nForCausalLM", "gemma4.gemma3n:Gemma3n"),
@@ -98,6 +121,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("mellum", "MellumForCausalLM", "mixtures.mellum:Mellum"),
     Architecture("olmoe", "OlmoeForCausalLM", "mixtures.olmoe:Olmoe"),
     Architecture("glm4moe", "Glm4MoeForCausalLM", "mixtures.glm4_moe:Glm4Moe"),
+    Architecture("glm4moe", "SolarOpenForCausalLM", "mixtures.glm4_moe:SolarOpen"),
     Architecture("dots1", "Dots1ForCausalLM", "shared_experts.dots1:Dots1"),
     Architecture("ernie4_5-moe", "Ernie4_5_MoeForCausalLM", "mixtures.ernie4_5_moe:Ernie45Moe"),
     Architecture("hunyuan-moe", "HunYuanMoEV1ForCausalLM", "mixtures.hunyuan_moe:HunyuanMoe"),
@@ -105,9 +129,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("minimax-m2", "MiniMaxM2ForCausalLM", "mixtures.minimax_m2:MiniMaxM2"),
     Architecture("mimo2", "MiMoV2FlashForCausalLM", "mixtures.mimo2:Mimo2"),
     Architecture("exaone-moe", "ExaoneMoeForCausalLM", "shared_experts.exaone_moe:ExaoneMoe"),
+    Architecture("exaone-moe", "ExaoneMoEForCausalLM", "shared_experts.exaone_moe:ExaoneMoe"),
     Architecture("bailingmoe", "BailingMoeForCausalLM", "mixtures.bailing_moe:BailingMoe"),
     Architecture("bailingmoe2", "BailingMoeV2ForCausalLM", "mixtures.bailing_moe:BailingMoe2"),
     Architecture("afmoe", "AfmoeForCausalLM", "afmoe:Afmoe"),
+    Architecture("laguna", "LagunaForCausalLM", "shared_experts.laguna:Laguna"),
     Architecture("smallthinker", "SmallThinkerForCausalLM", "mixtures.smallthinker:SmallThinker"),
     Architecture("dbrx", "DbrxForCausalLM", "mixtures.dbrx:Dbrx"),
     Architecture("cohere2moe", "Cohere2MoeForCausalLM", "shared_experts.cohere2_moe:Cohere2Moe"),
@@ -119,8 +145,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("glm-dsa", "GlmMoeDsaForCausalLM", "latent.glm_dsa:GlmDsa"),
     Architecture("kimi-linear", "KimiLinearForCausalLM", "latent.kimi_linear:KimiLinear"),
     Architecture("minicpm3", "MiniCPM3ForCausalLM", "latent.minicpm3:MiniCpm3"),
+    Architecture("youtu", "YoutuForCausalLM", "latent.youtu:Youtu"),
+    Architecture("plm", "PLMForCausalLM", "latent.plm:Plm"),
     Architecture("mistral4", "Mistral4ForCausalLM", "latent.mistral4:Mistral4"),
     Architecture("lfm2", "Lfm2ForCausalLM", "hybrids.lfm2:Lfm2"),
+    Architecture("lfm2", "LFM2ForCausalLM", "hybrids.lfm2:Lfm2"),
     Architecture("lfm2", "Lfm2VlForConditionalGeneration", "seeing.lfm2_vl:Lfm2VL"),
     Architecture("lfm2moe", "Lfm2MoeForCausalLM", "hybrids.lfm2:Lfm2Moe"),
     Architecture("qwen3next", "Qwen3NextForCausalLM", "qwen3_next:Qwen3Next"),
@@ -153,15 +182,18 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("nemotron_h", "NemotronHForCausalLM", "hybrids.nemotron_h:NemotronH"),
     Architecture("nemotron_h_moe", "NemotronHForCausalLM", "hybrids.nemotron_h:NemotronH"),
     Architecture("plamo2", "Plamo2ForCausalLM", "plamo.plamo2:Plamo2"),
+    Architecture("plamo2", "PLaMo2ForCausalLM", "plamo.plamo2:Plamo2"),
     Architecture("plamo3", "Plamo3ForCausalLM", "plamo.plamo3:Plamo3"),
+    Architecture("plamo3", "PLaMo3ForCausalLM", "plamo.plamo3:Plamo3"),
     Architecture("mamba", "MambaForCausalLM", "hybrids.mamba:Mamba"),
+    Architecture("mamba", "FalconMambaForCausalLM", "hybrids.mamba:FalconMamba"),
     Architecture("mamba2", "Mamba2ForCausalLM", "hybrids.mamba2:Mamba2"),
     Architecture("jamba", "JambaForCausalLM", "hybrids.jamba:Jamba"),
 )
 
 
 # Those that GGUF files know as others.
-_IN_GGUF = {"mistral": "llama", "ministral": "llama", "mixtral": "llama"}
+_IN_GGUF = {"mistral": "llama", "ministral": "llama", "mixtral": "llama", "youtu": "deepseek2"}
 
 
 def names_in_gguf(architecture: Architecture) -> tuple[str, ...]:
@@ -216,6 +248,8 @@ def architecture_of_gguf(file: GGUFTensors) -> Architecture:
     # The ggml project knows Mixtral as Llama with experts.
     is_mixtral = file.architecture == "llama" and file.fields.value("expert_count")
     name = "mixtral" if is_mixtral else file.architecture
+    if name == "deepseek2" and not file.fields.value("expert_count"):
+        name = "youtu"
     if "cls.output.weight" in file.names:
         name = _WITH_HEAD.get(name, name)
     for architecture in ARCHITECTURES:

@@ -11,6 +11,7 @@ from engine.models.architectures.gemma4.config import Gemma4Config
 from engine.models.architectures.seeing.idefics3 import Idefics3
 from engine.models.architectures.seeing.internvl import InternVLLlama, InternVLQwen2, InternVLQwen3
 from engine.models.architectures.seeing.lfm2_vl import Lfm2VL
+from engine.models.architectures.seeing.llava_next import LlavaNextGranite, LlavaNextLlama, LlavaNextQwen2
 from engine.models.architectures.seeing.mistral3 import Mistral3, Mistral3Llama
 from engine.models.encoders.gemma3_vision import Gemma3Vision
 from engine.models.encoders.gemma4_vision import Gemma4Vision
@@ -18,6 +19,7 @@ from engine.models.encoders.idefics3_vision import Idefics3Vision
 from engine.models.encoders.internvl_vision import InternVLVision
 from engine.models.encoders.lfm2_vision import Lfm2Vision
 from engine.models.encoders.llama4_vision import Llama4Vision
+from engine.models.encoders.llava_next_vision import LlavaNextVision
 from engine.models.encoders.pixtral_vision import PixtralVision
 from engine.models.encoders.qwen.qwen2_5_vision import Qwen25Vision
 from engine.models.encoders.qwen.qwen3_vision import Qwen3Vision
@@ -25,6 +27,7 @@ from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
+from engine.weights.formats.mmproj_kinds import NEWLINE
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Part
 from engine.weights.tensors import Transform, paired_rows, patch_rows, reshaped
@@ -103,6 +106,14 @@ _INTERNVL = {
     "multi_modal_projector.layer_norm": "mm.model.mlp.0",
     "multi_modal_projector.linear_1": "mm.model.mlp.1",
     "multi_modal_projector.linear_2": "mm.model.mlp.3",
+}
+_LLAVA = {
+    **_SIGLIP,
+    "embeddings.class_embedding": "v.class_embd",
+    "pre_layrnorm": "v.pre_ln",
+    "multi_modal_projector.linear_1": "mm.0",
+    "multi_modal_projector.linear_2": "mm.2",
+    "image_newline": NEWLINE,
 }
 _LFM2 = {
     **_SIGLIP,
@@ -222,6 +233,11 @@ def _read_pixtral(config: JsonFile, names: Set[str], text: ModelConfig) -> Visio
     return PixtralVision.read(config, names, text.hidden_size, text.rms_norm_eps)
 
 
+def _read_llava(config: JsonFile, names: Set[str], text: ModelConfig) -> VisionEncoder | None:
+    assert isinstance(text, DecoderConfig)
+    return LlavaNextVision.read(config, names, text.hidden_size, text.embedding_scale)
+
+
 # By the projectors of `PROJECTORS`.
 FAMILIES: Mapping[str, Family] = {
     "gemma3": Family(
@@ -274,6 +290,13 @@ FAMILIES: Mapping[str, Family] = {
         "vision_model.",
         _LLAMA4,
         other_names={".ln2.": ".attn_post_norm."},
+    ),
+    "mlp": Family(
+        _read_llava,
+        ("embeddings.patch_embedding.weight", _PROJECTOR, "image_newline"),
+        "",
+        _LLAVA,
+        decoders={"granite": LlavaNextGranite, "llama": LlavaNextLlama, "qwen2": LlavaNextQwen2},
     ),
     "pixtral": Family(
         _read_pixtral,

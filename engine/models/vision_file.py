@@ -23,6 +23,7 @@ from engine.weights.formats.mmproj_file import (
     MmprojFile,
     OtherMmproj,
     is_mmproj_name,
+    is_of_pictures,
 )
 from engine.weights.formats.mmproj_kinds import PROJECTORS, SECOND_FRAME
 from engine.weights.leaf import Leaf, Part, Stored
@@ -121,7 +122,7 @@ class WithVision:
 
     def tensor(self, name: str) -> FileTensor | None:
         """A tensor by its name, or None; raises ModelError as that of the text model."""
-        if not name.startswith(("v.", "mm.")):
+        if not is_of_pictures(name):
             return self._text.tensor(name)
         stored = self._vision.tensors.get(name)
         if stored is None:

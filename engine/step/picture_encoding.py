@@ -1,8 +1,11 @@
-"""Encodes pictures between steps, one piece a turn, so that streams wait for no whole picture."""
+"""Encodes pictures beside steps, in a thread of their own, so that streams wait for no picture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +28,16 @@ if TYPE_CHECKING:
 MAX_PICTURES_KEPT = 32  # whose embeddings are in memory, or more, if they are small
 MAX_PICTURE_POSITIONS_KEPT = 8192
 
-BEGIN, LAYER, END = "encode begin", "encode layer", "encode end"  # keys of its programs
+# Keys of its programs.
+BEGIN, LAYER, END, STORE = "encode begin", "encode layer", "encode end", "encode store"
 
 
-def store(
-    params: Params, kv: KVPages, x: jax.Array, grid: jax.Array, positions: jax.Array, *,
-    encoder: VisionEncoder, backends: Backends,
-) -> KVPages:  # fmt: skip
-    """Ends the encoder's work, and writes the embeddings to `kv`, which is donated.
+def store(kv: KVPages, embeddings: jax.Array, positions: jax.Array, *, encoder: VisionEncoder) -> KVPages:
+    """Writes the embeddings of a picture to `kv`, which is donated.
 
     `positions` are int32[bucket], beyond the last one where the picture has no token.
     """
     assert kv.pictures is not None
-    embeddings = encoder.run_end(params, x, grid, backends=backends)
     if encoder.stores_ends:
         num_tokens = jnp.sum(positions < len(kv.pictures))
         num_behind = jnp.maximum(num_tokens - 1 - jnp.arange(len(positions)), 0)
@@ -50,26 +50,45 @@ def store(
 def lowerings(
     params: Params, kv: KVPages, encoder: VisionEncoder, max_model_len: int, backends: Backends
 ) -> dict[Hashable, Callable[[], jax.stages.Lowered]]:  # fmt: skip
-    """What lowers the three programs of an encoder for each bucket, from abstract arrays."""
+    """What lowers the four programs of an encoder for each bucket, from abstract arrays."""
     index, grid = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.int32)
     # A device may round what it multiplies, as native kernels do, where nothing has to be exact.
     traced: Callable[[Callable[..., Any]], Callable[..., Any]] = unrounded if backends.is_exact else lambda each: each
     begin = jax.jit(traced(encoder.begin))
     layer = jax.jit(traced(partial(encoder.run_layer, backends=backends)), donate_argnums=1)
-    finish = jax.jit(traced(partial(store, encoder=encoder, backends=backends)), donate_argnums=1)
+    end = jax.jit(traced(partial(encoder.run_end, backends=backends)))
+    finish = jax.jit(partial(store, encoder=encoder), donate_argnums=0)
     programs: dict[Hashable, Callable[[], jax.stages.Lowered]] = {}
     for bucket in encoder.buckets(max_model_len):
         pixels = jax.ShapeDtypeStruct(encoder.pixels_shape(bucket), jnp.uint8)
         x = jax.ShapeDtypeStruct(encoder.inner_shape(bucket), jnp.float32)
+        embeddings = jax.ShapeDtypeStruct(encoder.embeddings_shape(bucket), jnp.float32)
         positions = jax.ShapeDtypeStruct((bucket,), jnp.int32)
         programs[BEGIN, bucket] = partial(begin.lower, params, pixels, grid)
         programs[LAYER, bucket] = partial(layer.lower, params, x, grid, index)
-        programs[END, bucket] = partial(finish.lower, params, kv, x, grid, positions)
+        programs[END, bucket] = partial(end.lower, params, x, grid)
+        programs[STORE, bucket] = partial(finish.lower, kv, embeddings, positions)
     return programs
 
 
+@dataclass(slots=True, eq=False)
+class _Picture:
+    """A picture that is being encoded."""
+
+    job: EncodeJob
+    bucket: int
+    thread: threading.Thread | None = None
+    has_ended: threading.Event = field(default_factory=threading.Event)
+    embeddings: jax.Array | None = None
+    error: BaseException | None = None
+
+
 class PictureEncoding:
-    """Works through the jobs of a cache of pictures. Only the engine thread uses it."""
+    """Works through the jobs of a cache of pictures. Only the engine thread uses it.
+
+    The programs of a picture run beside steps, in a thread of their own, because JAX runs one after the other what one
+    thread has enqueued. Native kernels take turns at the processor with those of steps, in pieces of milliseconds.
+    """
 
     def __init__(
         self, cache: PictureCache, arrays: DeviceArrays, compiled: CompiledPrograms, encoder: VisionEncoder,
@@ -77,47 +96,113 @@ class PictureEncoding:
     ) -> None:  # fmt: skip
         self.cache = cache
         self.num_runs = 0  # pictures that were encoded
+        self.on_end: Callable[[], None] = lambda: None  # called in the thread of a picture that `advance` may store
         self._arrays = arrays
         self._compiled = compiled
         self._encoder = encoder
         self._buckets = encoder.buckets(max_model_len)
-        self._bucket = 0  # of the job
-        self._grid = np.zeros(2, np.int32)
-        self._job: EncodeJob | None = None
-        self._inner: jax.Array | None = None  # what goes through the layers; None: the job has not begun
-        self._next_layer = 0
+        self._picture: _Picture | None = None  # that is encoded
+        self._turn = threading.Condition()
+        self._is_held = False
+        self._is_computing = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a picture is being encoded."""
+        return self._picture is not None
 
     def advance(self) -> bool:
-        """Enqueues one piece of the next picture's work; returns whether there was any.
+        """Stores a picture that has been encoded, and begins with the next one; returns whether it stored one."""
+        has_stored = self._store()
+        if self._picture is None:
+            job = self.cache.next_job()
+            if job is not None:
+                bucket = next(bucket for bucket in self._buckets if bucket >= job.picture.num_tokens)
+                self._begin(_Picture(job, bucket))
+        return has_stored
 
-        It waits for the piece before, because a step that is dispatched behind many pieces would wait for all.
-        """
-        if self._job is not None and self._job.is_dropped:
-            self._job = self._inner = None
-        if self._job is None:
-            self._job = self.cache.next_job()
-        if self._job is None:
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it is entered, no program runs, so that what these read may change."""
+        with self._turn:
+            self._is_held = True
+            self._turn.wait_for(lambda: not self._is_computing)
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._is_held = False
+                self._turn.notify_all()
+
+    def close(self) -> None:
+        """Ends the thread of a picture after the program that it is at."""
+        if self._picture is not None:
+            self._picture.job.is_dropped = True
+            if self._picture.thread is not None:
+                self._picture.thread.join()
+            self._picture = None
+
+    def _begin(self, picture: _Picture) -> None:
+        self._picture = picture
+        thread = threading.Thread(target=self._encode, args=(picture,), name="eagre-pictures", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):  # the system gives no thread
+            self._encode(picture)
+        else:
+            picture.thread = thread
+
+    def _store(self) -> bool:
+        picture = self._picture
+        if picture is None or not picture.has_ended.is_set():
             return False
-        params, job = self._arrays.params, self._job
-        if self._inner is None:
-            self._bucket = next(bucket for bucket in self._buckets if bucket >= job.picture.num_tokens)
-            self._grid = np.array(job.picture.grid, np.int32)
-            pixels = _padded(job.picture.pixels, self._encoder.pixels_shape(self._bucket))
-            self._inner, self._next_layer = self._compiled[BEGIN, self._bucket](params, pixels, self._grid), 0
-            return True
-        self._inner.block_until_ready()
-        if self._next_layer < self._encoder.num_layers:
-            layer = self._compiled[LAYER, self._bucket]
-            self._inner = layer(params, self._inner, self._grid, np.int32(self._next_layer))
-            self._next_layer += 1
-            return True
-        beyond = np.full(self._bucket - len(job.positions), np.iinfo(np.int32).max, np.int32)
-        positions = np.concatenate([job.positions, beyond])
-        self._arrays.kv = self._compiled[END, self._bucket](params, self._arrays.kv, self._inner, self._grid, positions)
-        self._job = self._inner = None
+        self._picture = None
+        if picture.error is not None:
+            raise picture.error
+        if picture.embeddings is None or picture.job.is_dropped:
+            return False
+        at = picture.job.positions
+        beyond = np.full(picture.bucket - len(at), np.iinfo(np.int32).max, np.int32)
+        program = self._compiled[STORE, picture.bucket]
+        self._arrays.kv = program(self._arrays.kv, picture.embeddings, np.concatenate([at, beyond]))
         self.num_runs += 1
-        self.cache.encoded(job)
+        self.cache.encoded(picture.job)
         return True
+
+    def _encode(self, picture: _Picture) -> None:
+        """The function of a picture's thread."""
+        try:
+            picture.embeddings = self._embeddings(picture)
+        except BaseException as error:  # noqa: BLE001
+            picture.error = error  # for the engine thread
+        finally:
+            picture.has_ended.set()
+            self.on_end()
+
+    def _embeddings(self, picture: _Picture) -> jax.Array | None:
+        """float32[bucket, num_features]; None where they are not wanted any more."""
+        pixels = _padded(picture.job.picture.pixels, self._encoder.pixels_shape(picture.bucket))
+        x = self._run(BEGIN, picture, pixels)
+        for layer in range(self._encoder.num_layers):
+            if x is not None:
+                x = self._run(LAYER, picture, x, np.int32(layer))
+        return None if x is None else self._run(END, picture, x)
+
+    def _run(self, kind: str, picture: _Picture, x: jax.Array | np.ndarray, *index: np.int32) -> jax.Array | None:
+        """Runs a program to its end, so that whoever waits for a turn waits for this one alone."""
+        with self._turn:
+            self._turn.wait_for(lambda: not self._is_held)
+            if picture.job.is_dropped:
+                return None
+            self._is_computing = True
+        try:
+            program, grid = self._compiled[kind, picture.bucket], np.array(picture.job.picture.grid, np.int32)
+            result: jax.Array = program(self._arrays.params, x, grid, *index)
+            return result.block_until_ready()
+        finally:
+            with self._turn:
+                self._is_computing = False
+                self._turn.notify_all()
 
 
 def _padded(pixels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

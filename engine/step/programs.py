@@ -299,7 +299,9 @@ class ArrayTrees(NamedTuple):
             case picture_encoding.LAYER, _:
                 return ProgramTrees((params, 0, 0, 0), 0)
             case picture_encoding.END, _:
-                return ProgramTrees((params, kv, 0, 0), kv)
+                return ProgramTrees((params, 0, 0), 0)
+            case picture_encoding.STORE, _:
+                return ProgramTrees((kv, 0, 0), kv)
             case "read page":
                 return ProgramTrees((kv, 0), page)
             case "write page":

@@ -30,9 +30,18 @@ class Encoding(IntEnum):
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
+    IQ2_XXS = 16
+    IQ2_XS = 17
+    IQ3_XXS = 18
+    IQ1_S = 19
     IQ4_NL = 20
+    IQ3_S = 21
+    IQ2_S = 22
     IQ4_XS = 23
+    IQ1_M = 29
     BF16 = 30
+    TQ1_0 = 34
+    TQ2_0 = 35
     MXFP4 = 39
     Q4_ZERO = 1000
     Q8_ZERO = 1001
@@ -49,11 +58,15 @@ _FORMATS = {
     Encoding.F16: Format.FLOAT16,
     Encoding.Q4_0: Format.INT4,
     Encoding.Q4_1: Format.INT4_MIN,
-    # Numbers of five bits, and of four with a table: integers of eight.
+    # Numbers of five bits: integers of eight.
     Encoding.Q5_0: Format.INT8,
     Encoding.Q5_1: Format.INT8_MIN,
     Encoding.Q8_0: Format.INT8,
-    Encoding.IQ4_NL: Format.INT8,
+    Encoding.IQ2_XXS: Format.IQ2_S,
+    Encoding.IQ2_XS: Format.IQ2_S,
+    Encoding.IQ1_S: Format.IQ1_M,
+    Encoding.TQ1_0: Format.IQ1_M,
+    Encoding.TQ2_0: Format.IQ1_M,
     Encoding.Q4_ZERO: Format.INT4_ZERO,
     Encoding.Q8_ZERO: Format.INT8_ZERO,
 }

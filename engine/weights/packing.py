@@ -40,6 +40,12 @@ class Format(IntEnum):
     INT4_ZERO = 13
     INT8_ZERO = 14
     MXFP4 = 15  # floats of 4 bits, and a power of two as the scale of each group
+    # Codes of 4 bits, each of which stands for a number of the formats of these names.
+    IQ4_NL = 16
+    IQ3_XXS = 17
+    IQ3_S = 18
+    IQ2_S = 19  # and of IQ2_XXS and IQ2_XS
+    IQ1_M = 20  # and of IQ1_S, TQ1_0 and TQ2_0
 
     @property
     def is_integer(self) -> bool:
@@ -48,7 +54,7 @@ class Format(IntEnum):
     @property
     def is_k(self) -> bool:
         """Whether a block is of eight groups."""
-        return Format.Q2_K <= self <= Format.IQ4_XS
+        return Format.Q2_K <= self <= Format.IQ4_XS or Format.IQ3_XXS <= self <= Format.IQ1_M
 
     @property
     def is_nibbles(self) -> bool:
@@ -83,10 +89,15 @@ _BLOCK_BYTES = {
     Format.Q4_K: 320 + 8 * 256,
     Format.Q5_K: 320 + 8 * 320,
     Format.Q6_K: 320 + 8 * 384,
-    Format.IQ4_XS: 192 + 8 * 512,
+    Format.IQ4_XS: 192 + 8 * 256,
     Format.INT4_ZERO: 64 + 256,
     Format.INT8_ZERO: 64 + 512,
     Format.MXFP4: 16 + 256,
+    Format.IQ4_NL: 32 + 256,
+    Format.IQ3_XXS: 192 + 8 * 256,
+    Format.IQ3_S: 192 + 8 * 256,
+    Format.IQ2_S: 320 + 8 * 256,
+    Format.IQ1_M: 320 + 8 * 256,
 }
 
 

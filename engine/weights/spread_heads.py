@@ -19,6 +19,21 @@ def spread_inputs(num_heads: int, width: int, wider: int) -> Transform:
     return partial(_SpreadInputs, num_heads=num_heads, width=width, wider=wider)
 
 
+def fewer_heads_of_outputs(num_heads: int, widths: tuple[int, ...], part: int) -> Transform:
+    """Takes a part of a tensor with all heads of each part, one part after the other, with heads of zeros behind them.
+
+    Args:
+        num_heads: heads of each part in the result; the tensor has as many of each part, or fewer.
+        widths: outputs of a head of each part.
+    """
+    return partial(_FewerOutputs, num_heads=num_heads, widths=widths, part=part)
+
+
+def fewer_heads_of_inputs(num_heads: int, width: int) -> Transform:
+    """Puts heads of zeros behind the inputs of a matrix that has `num_heads` heads, or fewer."""
+    return partial(_FewerInputs, num_heads=num_heads, width=width)
+
+
 @dataclass(frozen=True)
 class _SpreadOutputs(TensorWrapper):
     num_heads: int
@@ -78,3 +93,54 @@ class _SpreadInputs(TensorWrapper):
 
     def encoded(self) -> EncodedRows | None:
         return self.stored.encoded() if self.wider == self.width else None
+
+
+@dataclass(frozen=True)
+class _FewerOutputs(TensorWrapper):
+    num_heads: int
+    widths: tuple[int, ...]
+    part: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor of another number of rows keeps its shape, so that a check of shapes reports it."""
+        whole = self.stored.shape
+        return (self.num_heads * self.widths[self.part], *whole[1:]) if self._num_stored else whole
+
+    @property
+    def num_bytes(self) -> int:
+        return self.stored.num_bytes * self.widths[self.part] // sum(self.widths)
+
+    @property
+    def _num_stored(self) -> int:
+        """Heads of each part in the tensor itself; 0 where it has another shape."""
+        count, rest = divmod(self.stored.shape[0], sum(self.widths)) if self.stored.shape else (0, 1)
+        return 0 if rest or count > self.num_heads else count
+
+    def float32(self) -> np.ndarray:
+        start, width = self._num_stored * sum(self.widths[: self.part]), self.widths[self.part]
+        taken = self.stored.float32()[start : start + self._num_stored * width]
+        missing = (self.num_heads - self._num_stored) * width
+        return np.pad(taken, ((0, missing), *[(0, 0)] * (taken.ndim - 1)))
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
+@dataclass(frozen=True)
+class _FewerInputs(TensorWrapper):
+    num_heads: int
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor that is no such matrix keeps its shape, so that a check of shapes reports it."""
+        whole, size = self.stored.shape, self.num_heads * self.width
+        is_fitting = len(whole) == 2 and whole[1] <= size and whole[1] % self.width == 0
+        return (whole[0], size) if is_fitting else whole
+
+    def float32(self) -> np.ndarray:
+        return np.pad(self.stored.float32(), ((0, 0), (0, self.shape[1] - self.stored.shape[1])))
+
+    def encoded(self) -> EncodedRows | None:
+        return self.stored.encoded() if self.shape == self.stored.shape else None

@@ -122,7 +122,8 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     usage.add_routes(app)
     mcp.add_routes(app, settings)
     handlers.add_routes(app, served.workers, is_strict=settings.strict_parameters, apis=settings.apis)
-    playground.add_routes(app, lambda: models.page_state(served), settings.playground_peers)
+    if not settings.no_playground:
+        playground.add_routes(app, lambda: models.page_state(served), settings.playground_peers)
     return app
 
 

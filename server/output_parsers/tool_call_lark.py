@@ -15,6 +15,7 @@ from server.protocol.tools import FunctionDefinition, StrictCalls, arguments_sch
 Part: TypeAlias = str | dict[str, Any]  # text in Lark, or a JSON schema
 _SPACES = "SPACES: /[ \\t\\r\\n]{1,8}/\n"
 _SPACE = 'SPACE: " " | /\\r?\\n/\n'
+_CLOSING = " \\t\\r\\n}\\]`"  # in a class of characters
 
 
 class LarkMarkers:
@@ -52,12 +53,17 @@ def tool_call_lark(syntax: ToolCallSyntax, calls: StrictCalls, markers: LarkMark
     return ToolCallLark(Grammar(GrammarKind.CALLS, source), begins)
 
 
-def arguments_lark(tools: Sequence[FunctionDefinition]) -> Grammar:
+def arguments_lark(tools: Sequence[FunctionDefinition], *, is_single: bool = False) -> Grammar:
     """The grammar of one of the tools' names, a line end, and what stands behind the key of its arguments in JSON.
+
+    What may follow the arguments in the token that ends them is part of it: without `}\\n` a model would write `}` and
+    go on as it never does. Where the call is the only one, no other may begin there.
 
     Raises ValueError if the schema of a tool cannot be written as JSON.
     """
-    parts: list[Part] = [f"start: {' | '.join(f'call{index}' for index in range(len(tools)))}\n{_SPACES}"]
+    calls = " | ".join(f"call{index}" for index in range(len(tools)))
+    behind = _CLOSING if is_single else _CLOSING + ',{"'
+    parts: list[Part] = [f"start: ({calls}) BEHIND?\n{_SPACES}BEHIND: /[{behind}]{{1,32}}/\n"]
     for index, tool in enumerate(tools):
         begin = orjson.dumps(f"{tool.name}\n").decode()
         parts += [f'call{index}: {begin} SPACES? ":" SPACES? arguments{index}\narguments{index}: %json ']

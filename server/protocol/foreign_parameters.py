@@ -96,6 +96,7 @@ DEFAULTS_OF_PEERS: Unsupported = {
     "penalty_alpha": (0.0,),
     "top_n": (),  # of rerankers
 }
+AT_MOST = "n_predict"  # a length that llama.cpp never refuses: its answers end with the context
 # Other servers' names of parameters that take the same values here.
 SAME_MEANING = {
     "typ_p": "typical_p", "repeat_penalty": "repetition_penalty", "n_cmpl": "n", "n_predict": "max_tokens",
@@ -125,7 +126,7 @@ def with_own_names(body: Any) -> Any:
         if renamed.get(theirs) is None or renamed.get(own) is not None:
             continue
         value = renamed.pop(theirs)
-        if theirs == "n_predict" and type(value) is int and value in (0, -2):
+        if theirs == AT_MOST and type(value) is int and value in (0, -2):
             value = 1 if value == 0 else NO_LIMIT  # 0 computes a prompt alone, which a token has to follow here
         renamed[own] = value
     return renamed

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PrivateA
 
 from server.protocol.base_models import RequestBody, StrictModel
 from server.protocol.errors import invalid_value, shorten
-from server.protocol.foreign_parameters import NO_LIMIT, with_own_names
+from server.protocol.foreign_parameters import AT_MOST, NO_LIMIT, with_own_names
 from server.protocol.json_limits import is_deeper
 from server.protocol.sampling_fields import SamplingFields, as_strings
 from server.protocol.structured_outputs import GrammarRequest, ResponseFormat, StructuredOutputs
@@ -241,22 +241,30 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
     user: str | None = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID_PATTERN)] | None = None
     _is_unlimited: bool = PrivateAttr(default=False)
+    _is_at_most: bool = PrivateAttr(default=False)
 
     @classmethod
     def parse(cls, body: Any) -> Self:
         known = with_own_names(body)
         lengths = [name for name in _LENGTHS if name in cls.known_fields()] if isinstance(known, dict) else []
         unlimited = {name for name in lengths if _is_no_limit(known.get(name))}
-        if not unlimited:
-            return super().parse(known)
-        request = super().parse({name: value for name, value in known.items() if name not in unlimited})
-        request._is_unlimited = True
+        if unlimited:
+            request = super().parse({name: value for name, value in known.items() if name not in unlimited})
+            request._is_unlimited = True
+        else:
+            request = super().parse(known)
+            request._is_at_most = isinstance(body, dict) and body.get(AT_MOST) is not None
         return request
 
     @property
     def is_unlimited(self) -> bool:
         """Whether the request says of itself that its answers may be as long as the model has room for."""
         return self._is_unlimited
+
+    @property
+    def is_at_most(self) -> bool:
+        """Whether an answer for whose length the model has no room ends with the context, and is not refused."""
+        return self._is_at_most
 
     @model_validator(mode="after")
     def _check_combinations(self) -> GenerationFields:

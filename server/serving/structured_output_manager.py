@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from engine.interface.types import QueueFull
 from sampling.host.params import InvalidParameter
@@ -152,25 +152,29 @@ class StructuredOutputManager:
         if offered is None or not self._format.takes_json:
             return watched
         is_long = offered.is_longer(MAX_INLINE_CHARS)
-        tools = offered.tools
-        compiled = await self._arguments(tools, workers, is_long=is_long)
+        tools, is_single = offered.tools, not offered.is_parallel
+        compiled = await self._arguments(tools, workers, is_single=is_single, is_long=is_long)
         if compiled is None and len(tools) > 1:  # one schema that cannot be enforced does not free the others
-            found = [(tool, await self._arguments([tool], workers, is_long=is_long)) for tool in tools[:MAX_TRIED]]
+            found = [
+                (tool, await self._arguments([tool], workers, is_single=is_single, is_long=is_long))
+                for tool in tools[:MAX_TRIED]
+            ]
             tools = [tool for tool, alone in found if alone is not None]
-            compiled = await self._arguments(tools, workers, is_long=is_long) if tools else None
+            compiled = await self._arguments(tools, workers, is_single=is_single, is_long=is_long) if tools else None
         if compiled is None:
             return watched
         if self._argument_keys is None:
             self._argument_keys = await workers.run(self._find_argument_keys)
         names = [tool.name for tool in tools]
-        return ArgumentGrammar(self._argument_keys, compiled, names, watched, is_single=not offered.is_parallel)
+        return ArgumentGrammar(self._argument_keys, compiled, names, watched, is_single=is_single)
 
     async def _arguments(
-        self, tools: Sequence[FunctionDefinition], workers: Workers, *, is_long: bool
+        self, tools: Sequence[FunctionDefinition], workers: Workers, *, is_single: bool, is_long: bool
     ) -> CompiledGrammar | None:
         """The compiled grammar of the tools' arguments; None where it cannot be had, or not soon."""
+        make = partial(arguments_lark, tools, is_single=is_single)
         try:
-            grammar = await workers.run(arguments_lark, tools) if is_long else arguments_lark(tools)
+            grammar = await workers.run(make) if is_long else make()
             async with asyncio.timeout(MAX_WAIT_SECONDS):
                 return await self._compile(grammar, "tools")
         except (ValueError, QueueFull, TimeoutError):

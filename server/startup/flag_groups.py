@@ -13,8 +13,8 @@ FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
         "max_lora_rank",
     ),
     "address": (
-        "host", "port", "uds", "api_prefix", "apis", "no_slots", "metrics_port", "metrics_names", "ssl_certfile",
-        "ssl_keyfile",
+        "host", "port", "uds", "api_prefix", "apis", "no_slots", "no_playground", "metrics_port", "metrics_names",
+        "ssl_certfile", "ssl_keyfile",
     ),
     "access": (
         "api_key", "api_key_file", "admin_key", "allowed_hosts", "allowed_origins", "playground_peers",

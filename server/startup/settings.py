@@ -148,6 +148,7 @@ class ServerSettings:
         tuple(Api), "APIs whose routes exist, comma-separated; all by default", limit=_APIS, metavar="NAMES"
     )
     no_slots: bool = setting(False, "take away the route /slots, which tells how many requests run")
+    no_playground: bool = setting(False, "take away the pages / and /docs, and their files")
     metrics_port: int | None = setting(
         None, "port of their own for metrics and health, which need no key there", limit=from_to(0, 65535)
     )

@@ -139,7 +139,7 @@ class ArgumentMatcher:
                 self._arguments.accept(token_id)
             except GrammarError:  # nothing has masked the token; what has come is an answer all the same
                 self._arguments = None
-            self._end_arguments()
+            self._end_arguments(self._table[token_id])
             return
         if self._around is not None:
             self._around.accept(token_id)
@@ -180,7 +180,7 @@ class ArgumentMatcher:
         except GrammarError:
             return  # a token that completes the key and goes on otherwise, where nothing has masked it
         self._ends_behind = self._rules.is_single and self._stands_alone(len(text) - found.start())
-        self._end_arguments()
+        self._end_arguments(text[found.end() :])
 
     def _stands_alone(self, num_bytes: int) -> bool:
         """Whether nothing but a wrapper, or the marker of a call, stands before the last `num_bytes`."""
@@ -188,7 +188,10 @@ class ArgumentMatcher:
         is_whole = self._num_bytes <= MAX_WRAPPER_BYTES + MAX_HEAD_BYTES
         return (is_whole and _WRAPPER.fullmatch(before) is not None) or _OWN_MARKER.search(before) is not None
 
-    def _end_arguments(self) -> None:
-        if self._arguments is not None and self._arguments.is_stopped:
+    def _end_arguments(self, last: bytes) -> None:
+        """Leaves the arguments if they are whole with the text `last`, which may begin the next call too."""
+        if self._arguments is not None and b"}" in last and self._arguments.is_accepting:
             self._arguments = None
             self._is_over = self._ends_behind
+            if not self._is_over and b"{" in last:
+                self._read(last)

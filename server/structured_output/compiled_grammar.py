@@ -21,6 +21,7 @@ from server.structured_output.grammar_matcher import GrammarMatcher, first_reaso
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.structured_output.output_grammar import MAX_PREFIX_SECONDS
 from server.structured_output.schemas.closed_objects import close_objects
+from server.structured_output.schemas.keyword_rewriting import with_known_keywords
 from server.structured_output.schemas.schema_errors import located
 from server.structured_output.schemas.type_names import with_known_types
 from server.text.tokenization.native_errors import is_panic
@@ -293,6 +294,10 @@ def _with_options(source: str | bytes, *, closes: bool) -> str:
     schema = with_known_types(schema)
     if closes:
         schema = close_objects(schema)
+    known = with_known_keywords(schema)
+    if known != schema:
+        check_schema(known)
+        schema = known
     if isinstance(schema, dict) and "$id" in schema and not _has_absolute_references(schema):
         schema = {name: part for name, part in schema.items() if name != "$id"}  # a mere name of the schema
     whole: dict[str, Any] = schema if isinstance(schema, dict) else {"anyOf": [schema]}

@@ -32,7 +32,7 @@ MAX_EXACT = 2**53  # llguidance rounds larger numbers, and ends the process at s
 _CONSTANTS = frozenset({"const", "enum"})
 _DATA = _CONSTANTS | {"default", "examples"}  # keywords whose values are not schemas
 _NAMED = frozenset(
-    {"$defs", "definitions", "patternProperties", "properties"}
+    {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
 )  # keywords whose values are objects of schemas
 
 # Strings and regular expressions end at the end of the line, so the scan is linear for any text.

@@ -67,6 +67,11 @@ class GrammarMatcher:
         """Whether nothing but an end token can follow."""
         return self._is_ended or (self._own is not None and self._own.is_stopped())
 
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the output so far is whole by the grammar, even if more can follow."""
+        return self._is_ended or self._matcher.is_accepting()
+
     def copy(self) -> GrammarMatcher:
         other = GrammarMatcher(self._start, self._end_token_ids, self._digits)
         other._num_digits = self._num_digits

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from statistics import median
 from typing import Any
 
 import pytest
@@ -36,8 +35,8 @@ def test_warm_prompts_are_cached_and_so_faster() -> None:
     assert [each["cached tokens"] for each in figures["warm"]] == [256] * 3
     # The cold prompt takes five steps of 64 tokens, and the warm one takes one step.
     seconds = {name: [each["first token, ms"] / 1000 for each in found] for name, found in figures.items()}
-    assert median(seconds["warm"]) < 0.8 * median(seconds["cold"])
     assert min(seconds["cold"]) >= 5 * 0.002
+    assert min(seconds["warm"]) < 0.8 * min(seconds["cold"])  # a busy machine only adds to each
 
 
 def test_a_warm_prompt_without_cached_tokens_is_an_error() -> None:

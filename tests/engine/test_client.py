@@ -449,7 +449,9 @@ async def test_a_shutdown_waits_no_longer_than_it_is_told_while_a_step_hangs(mak
     client, engine = make_client()
     engine.gate.clear()
     stream = client.submit([1], greedy(50))
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(PATIENCE_S):
+        while not engine.scheduler.num_begun:
+            await asyncio.sleep(0.001)
     started = time.monotonic()
     client.shutdown(0.2)
     assert 0.1 < time.monotonic() - started < PATIENCE_S / 2  # the step hangs for all of it

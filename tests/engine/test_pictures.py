@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.interface.types import PromptPicture, TileMap, TokenEvent
 from engine.models.encoders.picture_tensors import is_of_pictures
 from engine.models.open_model import OpenModel, open_model
+from engine.step.picture_encoding import LAYER
 from sampling.host.params import SamplingParams
 from tests.golden.pictures.tiny_folder import write_tiny_folder
 from tests.golden.pictures.tiny_pictures import (
@@ -32,6 +36,7 @@ from tests.golden.pictures.tiny_pictures import (
     tiny_video,
     tokens_of_map,
 )
+from tests.patience import PATIENCE_S
 from tests.thoroughness import IS_FULL, some
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pictures"
@@ -157,6 +162,8 @@ async def test_an_engine_that_sees(folder: Path, backend: str, request: pytest.F
         await other_salts_share_no_embeddings(client)
         await aborted_requests_hold_no_embeddings(engine, client)
         await a_sleeping_engine_forgets_its_embeddings(client)
+        await steps_go_on_while_a_picture_is_encoded(engine, client)
+        await a_call_waits_for_the_program_that_encodes(engine, client)
         assert client.stats().compiles_after_ready == 0
     finally:
         client.shutdown()
@@ -258,6 +265,59 @@ async def a_sleeping_engine_forgets_its_embeddings(client: EngineClient) -> None
     await client.lifecycle.sleep()
     await client.lifecycle.wake()
     assert tokens_of(await ask(client, GEMMA.prompts[0])) == GEMMA.prompts[0]["output_token_ids"]
+    assert client.stats().encoder_runs == num_runs + 1
+
+
+class Gate:
+    """Holds up the programs of the layers of an encoder."""
+
+    def __init__(self, engine: Engine) -> None:
+        assert engine.pictures is not None
+        self.reached, self.opened = threading.Event(), threading.Event()
+        programs = engine.runner.programs.compiled
+        self._keys = [key for key in programs._programs if isinstance(key, tuple) and key[0] == LAYER]
+        self._programs, self._compiled = {key: programs[key] for key in self._keys}, programs
+
+    def __enter__(self) -> Gate:
+        def held(program: Callable[..., Any], *arguments: Any) -> Any:
+            self.reached.set()
+            assert self.opened.wait(PATIENCE_S)
+            return program(*arguments)
+
+        self._compiled._programs |= {key: partial(held, program) for key, program in self._programs.items()}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.opened.set()
+        self._compiled._programs |= self._programs
+
+
+async def steps_go_on_while_a_picture_is_encoded(engine: Engine, client: EngineClient) -> None:
+    assert await client.lifecycle.reset_prefix_cache()
+    with Gate(engine) as gate:
+        seeing = asyncio.create_task(ask(client, GEMMA.prompts[0], cache_salt="held"))
+        assert await asyncio.to_thread(gate.reached.wait, PATIENCE_S)
+        params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+        events = [event async for event in client.submit([7, 8, 9], params)]
+        assert len(tokens_of(events)) == 12
+        assert not seeing.done()
+    assert tokens_of(await seeing) == GEMMA.prompts[0]["output_token_ids"]
+
+
+async def a_call_waits_for_the_program_that_encodes(engine: Engine, client: EngineClient) -> None:
+    """And what was encoded before a sleep is not stored behind it."""
+    num_runs = client.stats().encoder_runs
+    with Gate(engine) as gate:
+        seeing = asyncio.create_task(ask(client, GEMMA.prompts[0], cache_salt="asleep"))
+        assert await asyncio.to_thread(gate.reached.wait, PATIENCE_S)
+        sleeping = asyncio.create_task(client.lifecycle.sleep())
+        # The call has begun when the loop says so, and then waits.
+        while not client._engine_loop.is_in_call:
+            await asyncio.sleep(0.001)
+        assert not sleeping.done()
+    await sleeping
+    await client.lifecycle.wake()
+    assert tokens_of(await seeing) == GEMMA.prompts[0]["output_token_ids"]
     assert client.stats().encoder_runs == num_runs + 1
 
 

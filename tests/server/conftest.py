@@ -15,6 +15,8 @@ import pytest
 import structlog
 from aiohttp import web
 
+from server.admission.limits import key_account
+from server.admission.limits.token_bucket import TokenBucket
 from server.cli.listeners import start_sites
 from server.http.app import build_app, make_runner, read_keys
 from server.http.transport.connections import GuardedRunner
@@ -91,6 +93,12 @@ def quiet_logs() -> Iterator[None]:
     yield
     structlog.reset_defaults()
     logging.root.handlers[:] = handlers
+
+
+@pytest.fixture
+def still_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is used of a key's limits stays used, however long a busy machine pauses a test."""
+    monkeypatch.setattr(key_account, "TokenBucket", partial(TokenBucket, clock=lambda: 0.0))
 
 
 class _KeptTrials(SandboxedCompiler):

@@ -17,8 +17,6 @@ from tests.static.test_tokens_page import set_value
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 FIGURES = f"[...{LAST}.querySelectorAll('.figure')].map((figure) => figure.textContent)"
-IS_KEPT = "new Promise(resolve => setTimeout(() => resolve(true), 600))"  # an answer is kept twice a second
-
 LATER = "new Promise(resolve => setTimeout(() => resolve(true), 300))"
 
 
@@ -37,7 +35,7 @@ async def test_a_reload_keeps_what_was_measured_and_makes_up_nothing(browser: Br
         await page.wait_for(LATER)
         engine.step()  # figures are shown five times a second
         await page.wait_for(f"{FIGURES}.length > 0")
-        await page.wait_for(IS_KEPT)
+        await until_kept(page, "nodes.some(({ content }) => content === 'THE TI')")
         first = (await page.evaluate(FIGURES))[0]
         assert first.startswith("first token")
         await reload(page)

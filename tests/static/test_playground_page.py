@@ -80,7 +80,10 @@ async def story(page: Page) -> str:
 
 
 async def test_what_is_asked_ahead_is_asked_once_and_holds_once(page: Page, server: StubServer) -> None:
-    asked = [url.rpartition("/")[2] for url in page.urls() if url.endswith(("/readiness", "/v1/models"))]
+    requests = [params for method, params in page.events if method == "Network.requestWillBeSent"]
+    began = requests[0]["timestamp"]  # a page that is ready asks again after five seconds
+    urls = [params["request"]["url"] for params in requests if params["timestamp"] < began + 5]
+    asked = [url.rpartition("/")[2] for url in urls if url.endswith(("/readiness", "/v1/models"))]
     assert sorted(asked) == ["models", "readiness"]
     server.is_ready = False
     await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -194,10 +197,13 @@ async def test_stop_ends_the_answer_here_and_on_the_server(
     [("refuse", REFUSAL["message"]), ("break", "the engine has failed"), ("drop", "The connection to the server")],
 )
 async def test_errors_are_told_in_words_and_the_next_answer_works(
-    page: Page, transport: str, script: str, words: str
+    page: Page, server: StubServer, transport: str, script: str, words: str
 ) -> None:
     await choose(page, transport)
     await write_story(page, script)
+    if script == "drop":
+        await page.wait_for(f"{STORY_TEXT} === 'drop two tokens'")
+        server.may_drop.set()
     assert await page.wait_for(STORY_FINISH) == "error"
     assert str(words) in await page.text("#story-error")
     if script != "refuse":
@@ -206,6 +212,33 @@ async def test_errors_are_told_in_words_and_the_next_answer_works(
     await page.wait_for(f"{STORY_FINISH} === 'stop'")
     assert await story(page) == CONTINUED
     assert await page.evaluate("document.querySelector('#story-error').hidden")
+
+
+# Tells the page that something is kept only once `goOn` is called.
+HOLD_WRITES = """
+const gate = new Promise((go) => (window.goOn = go));
+Object.defineProperty(IDBTransaction.prototype, "oncomplete", {
+  set(heard) { this.addEventListener("complete", (event) => gate.then(() => heard.call(this, event))); },
+});
+"""
+
+
+async def test_a_refused_completion_takes_nothing_along_that_was_asked_before_its_end_was_kept(
+    page: Page, server: StubServer
+) -> None:
+    await page.click("#completion-new")
+    await page.wait_for("document.querySelector('#chat').dataset.kind === 'completion'")
+    await page.evaluate(f"(() => {{ {HOLD_WRITES} }})()")
+    await write_story(page, "refuse")
+    await page.wait_for(f"{STORY_FINISH} === 'error'")
+    await write_story(page, "refuse goes on")
+    await page.evaluate("window.goOn()")
+    await page.wait_for(f"{STORY_FINISH} === 'stop'")
+    assert await story(page) == "refuse goes on" + "".join(STORY)
+    assert await page.evaluate("document.querySelector('#story-error').hidden")
+    await page.click("#story-undo")
+    await page.wait_for(f"{STORY_TEXT} === 'refuse goes on'")
+    assert [request["prompt"] for request in server.requests] == ["refuse", "refuse goes on"]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -339,7 +372,7 @@ async def test_the_server_state_is_shown_and_recovers(browser: Browser) -> None:
     await server.stop()
     await write_story(page, "Once upon a time")
     await page.wait_for("document.querySelector('#server').dataset.state === 'lost'")
-    assert "cannot be reached" in await page.text("#story-error")
+    await page.wait_for("document.querySelector('#story-error').textContent.includes('cannot be reached')")
 
     await server.start(server.port)
     await page.wait_for("document.querySelector('#server').dataset.state === 'ready'")

@@ -13,7 +13,7 @@ from tests.server.conftest import RunningServer, eventually, server_starter
 from tests.static.conversation.test_chat_page import ask, open_chat, reload
 from tests.static.support.devtools import Browser, Page
 from tests.static.support.kept import until_kept
-from tests.static.test_tokens_page import open_tokens, run, set_value
+from tests.static.test_tokens_page import ARE_DRAWN, open_tokens, run, set_value
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -83,10 +83,9 @@ async def test_tokens_wrap_as_the_text_does(browser: Browser, server: RunningSer
     assert shown == wanted
     screen = {"width": width // 2 + 150, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     await page.send("Emulation.setDeviceMetricsOverride", screen)
-    await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    await page.wait_for(f"{count} === {len(TEXT)}")
-    shown, wanted = await lines(page)
-    assert shown == wanted
+    await page.wait_for(f"innerWidth === {screen['width']}")
+    are_same = f"(([shown, wanted]) => shown.join('|') === wanted.join('|'))({LINES})"
+    await page.wait_for(f"{count} === {len(TEXT)} && {are_same}")
     assert page.complaints() == []
     await page.close()
 
@@ -119,28 +118,29 @@ async def test_a_tap_on_a_phone_shows_the_card_and_leaves_the_token_in_view(
     await run(page)
     await page.wait_for("document.querySelectorAll('.column .tokens .token').length === 400")
     await page.click(f".tokens [data-at='{at}']")
-    await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    box = "(({top, bottom}) => [top, bottom])(document.querySelector('SELECTOR').getBoundingClientRect())"
-    top, bottom = await page.evaluate(box.replace("SELECTOR", "#token-card .card-head"))
-    assert 0 <= top < bottom <= 780
-    token_top, token_bottom = await page.evaluate(box.replace("SELECTOR", f'.tokens [data-at="{at}"]'))
-    card_top, _ = await page.evaluate(box.replace("SELECTOR", "#token-card"))
-    assert 0 <= token_top < token_bottom <= card_top
+    boxes = ", ".join(
+        f"document.querySelector({selector!r}).getBoundingClientRect()"
+        for selector in ("#token-card .card-head", f".tokens [data-at='{at}']", "#token-card")
+    )
+    await page.wait_for(  # where lines come into sight, they get other heights within two frames
+        "((head, token, card) => 0 <= head.top && head.top < head.bottom && head.bottom <= 780"
+        f" && 0 <= token.top && token.top < token.bottom && token.bottom <= card.top)({boxes})"
+    )
     await page.click("#token-card .close")
     assert not await page.evaluate("document.querySelector('#token-card').classList.contains('open')")
     assert page.complaints() == []
     await page.close()
 
 
-# The middle of the first alternative, once it has been there for ten frames.
+# The middle of an element, once it has been there for ten frames.
 RESTING_PLACE = """
 new Promise((done) => {
   let seen = "", frames = 0;
   const look = () => {
-    const button = document.querySelector("#inspector .alternatives button:enabled");
-    const {left, top, width, height} = button ? button.getBoundingClientRect() : {};
+    const element = document.querySelector("SELECTOR");
+    const {left, top, width, height} = element ? element.getBoundingClientRect() : {};
     const place = {x: left + width / 2, y: top + height / 2};
-    frames = button && JSON.stringify(place) === seen ? frames + 1 : 0;
+    frames = element && JSON.stringify(place) === seen ? frames + 1 : 0;
     seen = JSON.stringify(place);
     frames < 10 ? requestAnimationFrame(look) : done(place);
   };
@@ -166,7 +166,7 @@ async def test_in_the_inspector_the_alternatives_of_a_token_are_in_sight(
     await page.wait_for("!document.querySelector('#inspector-replay').hidden")
     await page.wait_for("document.querySelectorAll('#inspector .tokens .token').length === 300")
     await page.click("#inspector .tokens [data-at='3']")
-    place = await page.evaluate(RESTING_PLACE)
+    place = await page.evaluate(RESTING_PLACE.replace("SELECTOR", "#inspector .alternatives button:enabled"))
     assert 0 < place["y"] < 700
     for kind in ("mousePressed", "mouseReleased"):
         await page.send("Input.dispatchMouseEvent", {"type": kind, **place, "button": "left", "clickCount": 1})
@@ -218,10 +218,7 @@ async def test_a_token_that_slides_under_a_resting_pointer_is_not_pointed_at(
     await page.click(".message.assistant [data-action=tokens]")
     await page.click("#inspector [data-view=tokens]")
     await page.wait_for("document.querySelectorAll('#inspector .tokens .token').length === 300")
-    place = await page.evaluate(
-        "(({left, top, width, height}) => ({x: left + width / 2, y: top + height / 2}))"
-        "(document.querySelector('#inspector .tokens [data-at=\"3\"]').getBoundingClientRect())"
-    )
+    place = await page.evaluate(RESTING_PLACE.replace("SELECTOR", "#inspector .tokens [data-at='3']"))
     is_open = "document.querySelector('#inspector .token-card').classList.contains('open')"
     await page.send("Input.dispatchMouseEvent", {"type": "mouseMoved", **place})
     await page.wait_for(is_open)
@@ -261,6 +258,7 @@ async def test_a_branch_becomes_an_answer_of_the_conversation_and_is_there_again
     await page.wait_for(f"{tabs} === 3 && {has_ended}")
     await page.click("#inspector [data-view=raw]")
     await page.wait_for(f"{request}.includes('num_prompt_output_tokens') && {about}.includes('branch')")
+    await page.wait_for(ARE_DRAWN)
     branch = await page.evaluate("document.querySelector('#inspector .column .tokens').textContent")
     assert branch.startswith(TEXT[:3])
     await page.click("#inspector-keep:not([hidden])")
@@ -274,7 +272,9 @@ async def test_a_branch_becomes_an_answer_of_the_conversation_and_is_there_again
     await page.wait_for(f"{answered} === 1")
     await page.click(".message.assistant [data-action=tokens]")
     await page.wait_for(f"{tabs} === 3")  # what was begun of this answer is there again
-    await until_kept(page, "nodes.filter(({ finish }) => finish === 'length').length === 3")
+    first = await page.evaluate("document.querySelector('.message.assistant').dataset.node")
+    is_shown = f"Object.values(conversations[0].chosen).includes({first!r})"
+    await until_kept(page, f"nodes.filter(({{ finish }}) => finish === 'length').length === 3 && {is_shown}")
     await reload(page)
     await page.click(".message.assistant .branches button:enabled")
     await page.wait_for(f"{answered} === 2")

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SHOWN = "[...document.querySelectorAll('.column:nth-child(COLUMN) .tokens .token')].map((token) => token.textContent)"
 IS_DONE = "!document.querySelector('#tokens-run').hidden && document.querySelectorAll('.tokens .token').length > 0"
+ARE_DRAWN = "document.querySelector('.column .tokens[aria-busy]') === null"
 CARD = "#token-card .card-head"
 
 
@@ -76,8 +77,9 @@ async def run(page: Page) -> list[str]:
 
 
 async def shown(page: Page, column: int = 1) -> list[str]:
-    """The tokens, once the last frame has drawn them."""
+    """The tokens, once all of them are drawn: a frame has as many as fit into it."""
     await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    await page.wait_for(ARE_DRAWN)
     texts: list[str] = await page.evaluate(SHOWN.replace("COLUMN", str(column)))
     return texts
 

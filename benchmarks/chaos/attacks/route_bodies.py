@@ -60,7 +60,7 @@ ROUTE_BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/responses", {"input": "a", "previous_response_id": "resp_1", "max_output_tokens": 2}),
     ("/v1/responses", {"input": "a", "background": True, "stream": True, "max_output_tokens": 2}),
     ("/v1/responses/input_tokens", {"input": "a", "instructions": "b"}),
-    ("/v1/responses/compact", {"input": "a", "instructions": "b"}),
+    ("/v1/responses/compact", {"model": "m", "input": "a", "instructions": "b"}),
     ("/v1/conversations", {"items": [{"role": "user", "content": "a"}], "metadata": {"a": "b"}}),
     ("/v1/conversations/conv_1", {"metadata": {"a": "b"}}),
     ("/v1/conversations/conv_1/items", {"items": [{"role": "user", "content": "a"}]}),

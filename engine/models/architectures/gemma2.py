@@ -30,6 +30,7 @@ _NUM_LAYERS_27B = 46
 class Gemma2(Decoder):
     """Norms before and behind each block; a window in every second layer; soft caps of scores and logits."""
 
+    model_type = "gemma2"
     norms: ClassVar[Mapping[str, Names]] = {
         "attention_norm": ("input_layernorm", "attn_norm"),
         "attention_output_norm": ("post_attention_layernorm", "post_attention_norm"),
@@ -40,7 +41,7 @@ class Gemma2(Decoder):
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         config = config.with_defaults(_DEFAULTS)
-        usual = read_folder(config, tensor_names, "gemma2")
+        usual = read_folder(config, tensor_names, cls.model_type)
         return cls(
             dataclasses.replace(
                 usual,
@@ -66,6 +67,21 @@ class Gemma2(Decoder):
 
     def norm_transform_of_folder(self) -> Transform | None:
         return OneMore
+
+
+@dataclass(frozen=True)
+class VaultGemma(Gemma2):
+    """VaultGemma (Sinha et al., "VaultGemma", 2025): norms before the blocks alone."""
+
+    model_type = "vaultgemma"
+    norms: ClassVar[Mapping[str, Names]] = {
+        "attention_norm": ("input_layernorm", "attn_norm"),
+        "mlp_norm": ("pre_feedforward_layernorm", "ffn_norm"),
+    }
+
+    @classmethod
+    def from_gguf(cls, file: GGUFTensors) -> Self:
+        raise ModelError("no GGUF files of VaultGemma are known")
 
 
 def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> DecoderConfig:

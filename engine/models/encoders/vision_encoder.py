@@ -96,6 +96,10 @@ class VisionEncoder(ABC):
     def inner_shape(self, bucket: int) -> tuple[int, int]:
         """Of what goes through the layers: patches and their features."""
 
+    def embeddings_shape(self, bucket: int) -> tuple[int, int]:
+        """Of what `end` makes."""
+        return bucket, self.num_features - (NUM_END_FEATURES if self.stores_ends else 0)
+
     @abstractmethod
     def leaves(self) -> tuple[Leaf, ...]:
         """Its parameters, which are among those of the text model."""

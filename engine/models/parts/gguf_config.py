@@ -26,11 +26,13 @@ def read_sizes(file: GGUFTensors) -> Sizes:
     return read_sizes_of(file, num_kv_heads=num_kv_heads, intermediate_size=intermediate_size)
 
 
-def read_sizes_of(file: GGUFTensors, *, num_kv_heads: int | None, intermediate_size: int) -> Sizes:
+def read_sizes_of(
+    file: GGUFTensors, *, num_kv_heads: int | None, intermediate_size: int, num_heads: int | None = None
+) -> Sizes:
     """The same, where layers differ in the sizes that are given."""
     fields = file.fields
     hidden_size = fields.required_integer("embedding_length", least=1)
-    num_heads = read_of_layers(file, "attention.head_count")
+    num_heads = num_heads or read_of_layers(file, "attention.head_count")
     if num_heads is None:
         raise fields.missing("attention.head_count")
     if num_heads > MAX_NUM_HEADS:

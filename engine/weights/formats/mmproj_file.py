@@ -11,7 +11,7 @@ from engine.interface.errors import ModelError, naming
 from engine.weights.formats.gguf_fields import GGUFFields
 from engine.weights.formats.gguf_file import GGUFFile
 from engine.weights.formats.image_processor import PROCESSOR_FILE
-from engine.weights.formats.mmproj_kinds import PROJECTORS, Stated
+from engine.weights.formats.mmproj_kinds import NEWLINE, PROJECTORS, Stated
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 
 ARCHITECTURE = "clip"
@@ -23,6 +23,11 @@ PREFERRED_TYPES = ("f16", "bf16", "f32", "q8_0")
 def is_mmproj_name(name: str) -> bool:
     """Whether a file is one of an encoder, by its name alone."""
     return name.endswith(".gguf") and "mmproj" in name.lower()
+
+
+def is_of_pictures(name: str) -> bool:
+    """Whether a tensor belongs to an encoder of pictures, by its name."""
+    return name == NEWLINE or (name.startswith(("v.", "mm.")) and not name.startswith("mm.a."))
 
 
 class OtherMmproj(ModelError):
@@ -51,7 +56,7 @@ class MmprojFile:
             self._fields = GGUFFields(file, ARCHITECTURE)
             self.tensors: dict[str, ReaderTensor] = {tensor.name: tensor for tensor in file.tensors}
             name = self._fields.text("vision.projector_type") or self._fields.text("projector_type") or ""
-            if self._fields.flag("has_vision_encoder") is False or not any(map(_is_of_pictures, self.tensors)):
+            if self._fields.flag("has_vision_encoder") is False or not any(map(is_of_pictures, self.tensors)):
                 raise OtherMmproj(f"{path} is an encoder of sound ({name}), which is not served")
             if name not in PROJECTORS:
                 served = ", ".join(PROJECTORS)
@@ -59,7 +64,7 @@ class MmprojFile:
             self.kind = name
             self.projector = PROJECTORS[name]
             self._stated = Stated(self._fields, self.tensors)
-            self.num_features = self._stated.num_features  # of the text model
+            self.num_features = self.projector.num_features(self._stated)  # of the text model
             self.num_layers = self._stated.num_layers
             if self.num_layers > len(self.tensors):
                 raise ModelError(f"the file has {len(self.tensors)} tensors, too few for {self.num_layers} layers")
@@ -74,7 +79,8 @@ class MmprojFile:
     @property
     def names(self) -> frozenset[str]:
         """Of the tensors that belong to pictures and are read."""
-        return frozenset(filter(_is_of_pictures, self.tensors)) - set(self.projector.unused)
+        unused = self.projector.unused
+        return frozenset(name for name in self.tensors if is_of_pictures(name) and not name.startswith(unused))
 
     @property
     def deep_layers(self) -> tuple[int, ...]:
@@ -122,7 +128,3 @@ class _StatedFolder(ModelFolder):
     def json(self, name: str) -> JsonFile | None:
         """As `Folder.json`."""
         return self._processor if name == PROCESSOR_FILE else None
-
-
-def _is_of_pictures(name: str) -> bool:
-    return name.startswith(("v.", "mm.")) and not name.startswith("mm.a.")

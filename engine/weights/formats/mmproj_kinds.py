@@ -18,6 +18,7 @@ from engine.weights.formats.image_processor import colours_of
 
 SECOND_FRAME = "v.patch_embd.weight.1"  # the matrix of a patch's second picture of a video
 DEEP = "v.deepstack."
+NEWLINE = "model.image_newline"  # what LLaVA-NeXT puts behind the rows of a picture
 
 _MOST = 1 << 16  # of any size
 _POSITIONS = "v.position_embd.weight"
@@ -25,6 +26,7 @@ _SCALE_FACTOR = "vision.projector.scale_factor"
 _MERGE_SIZE = "vision.spatial_merge_size"
 # Where the file says nothing; source: the models that were published.
 _GEMMA3_SCALE, _GEMMA4_SCALE = 4, 3
+_UNPADDED = "spatial_unpad"  # tiles that are put together, without the black edges of the picture
 _QWEN_MERGE_SIZE = 2
 _QWEN25_RATE = 2  # rotary positions a second of a video
 _QWEN25_WINDOW = 112  # pixels on a side
@@ -109,7 +111,8 @@ class Projector:
     processor: Read = no_settings  # what preprocessor_config.json has, as far as the file or the family says it
     # Further tokens that stand in the text of a picture.
     marks: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()  # tensors of a file that are not read
+    unused: tuple[str, ...] = ()  # how the names of tensors begin that are not read
+    num_features: Callable[[Stated], int] = lambda file: file.num_features  # of the text model; raises ModelError
 
 
 def _of_siglip(file: Stated) -> dict[str, Any]:
@@ -216,6 +219,34 @@ def _read_llama4(file: Stated) -> dict[str, Any]:
     return {"vision_config": vision}
 
 
+def _read_llava(file: Stated) -> dict[str, Any]:
+    """Of files that state no layers of which features are read, the last one in the file is that."""
+    fields, is_clip = file.fields, "v.class_embd" in file.tensors
+    if fields.flag("use_silu"):
+        raise fields.error("use_silu", "this kind of encoder has GELU")
+    if fields.text("vision.mm_patch_merge_type") not in (None, _UNPADDED):
+        raise fields.error("vision.mm_patch_merge_type", f'only "{_UNPADDED}" is served')
+    sides = fields.value("vision.image_grid_pinpoints")
+    if not isinstance(sides, list) or not sides or len(sides) % 2:
+        raise fields.error("vision.image_grid_pinpoints", "it must be a list of heights and widths (of LLaVA 1.6)")
+    of_clip = "gelu" if fields.flag("use_gelu") else "quick_gelu"
+    vision = {
+        **file.sizes(),
+        "model_type": "clip_vision_model" if is_clip else "siglip_vision_model",
+        "image_size": file.size("vision.image_size"),
+        "layer_norm_eps": file.epsilon,
+        "hidden_act": of_clip if is_clip else "gelu_pytorch_tanh",
+    }
+    stated = fields.value("vision.feature_layer")
+    return {
+        "vision_config": vision,
+        "vision_feature_layer": file.num_layers if stated is None else stated,
+        "vision_feature_select_strategy": "default" if is_clip else "full",
+        "image_grid_pinpoints": [list(pair) for pair in zip(sides[::2], sides[1::2], strict=True)],
+        "multimodal_projector_bias": "mm.0.bias" in file.tensors,
+    }
+
+
 def _of_qwen(file: Stated, other_activation: str) -> dict[str, Any]:
     """What both of Qwen's encoders have."""
     fields = file.fields
@@ -305,6 +336,14 @@ PROJECTORS: Mapping[str, Projector] = {
         {"image_token_index": ("<|patch|>",)},
         _read_llama4,
         marks=("<|image_start|>", "<|image_end|>", "<|image|>", "<|tile_x_separator|>", "<|tile_y_separator|>"),
+    ),
+    "mlp": Projector(
+        "llava_next",
+        ("granite", "llama", "qwen2"),
+        {"image_token_index": ("<image>",)},
+        _read_llava,
+        num_features=lambda file: file.shape("mm.2.weight", 2)[0],
+        unused=("v.head.", "v.post_ln."),  # behind the layers of which features are read
     ),
     "pixtral": Projector(
         "mistral3",

@@ -80,6 +80,10 @@ class ConnectionRecords:
             _, oldest = self._records.popitem(last=False)
             self._num_bytes -= len(oldest)
 
+    def forget(self, response_id: str) -> None:
+        """Drops a response, if it is remembered."""
+        self._num_bytes -= len(self._records.pop(response_id, b""))
+
     def get_bytes(self, response_id: str) -> bytes | None:
         """The record as JSON, to be parsed in a worker thread; None where there is none."""
         return self._records.get(response_id)

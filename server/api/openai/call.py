@@ -103,6 +103,10 @@ def to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_rou
         sampling["logprobs"] = num_logprobs
         if of_route.get("echoes"):
             sampling["prompt_logprobs"] = max(num_logprobs, body.prompt_logprobs or 0)
+    length = {"max_tokens": body.max_tokens, **of_route}
+    most = length["max_tokens"]
+    if body.is_at_most and most is not None and most >= 1 and body.truncate_prompt_tokens != -1:
+        length |= {"max_tokens": None, "default_max_tokens": most}
     return GenerationRequest(
         prompts,
         sampling,
@@ -121,5 +125,5 @@ def to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_rou
         cache_salt=body.cache_salt,
         timeout=body.timeout,
         streaming=body.streaming,
-        **{"max_tokens": body.max_tokens, **of_route},
+        **length,
     )

@@ -21,7 +21,7 @@ from server.generation.output_sequence import Delta
 from server.output_parsers.output_parser import OutputParser
 from server.protocol.errors import ApiError
 
-PROGRESS = "response.eagre.progress"
+IN_PROGRESS = "response.in_progress"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
@@ -64,13 +64,13 @@ class ResponseWriter(StreamWriter):
         return self._events.take()
 
     def tell_progress(self, progress: PromptProgress) -> list[bytes]:
-        """An event of this server's own that tells how the response waits for its first token.
+        """An event that tells how the response waits for its first token, in llama.cpp's form.
 
-        It is never the first: clients' helpers want `response.created` there, and pass over names that they do not
-        know.
+        It is never the first: clients' helpers want `response.created` there.
         """
         first = [] if self._is_created else self.queue()
-        self._events.add(PROGRESS, prompt_progress=progress_object(progress, 0))
+        response = {**self.response, "status": "in_progress"}
+        self._events.add(IN_PROGRESS, response=response, prompt_progress=progress_object(progress, 0))
         return first + self._events.take()
 
     def start(self, generation: Generation, context: AnswerContext) -> None:
@@ -95,7 +95,7 @@ class ResponseWriter(StreamWriter):
 
     def begin(self) -> list[bytes]:
         self._create()
-        self._tell("response.in_progress")
+        self._tell(IN_PROGRESS)
         return self._events.take()
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:

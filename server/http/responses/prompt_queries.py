@@ -53,6 +53,8 @@ async def compact(request: web.Request) -> web.StreamResponse:
     served = request.app[SERVED]
     with ExitStack() as preparing:
         turn = await _read(request, preparing)
+        if turn.body.model is None:
+            raise ApiError("model is required", param="model", code="missing_required_parameter")
         model = served.find(turn.body.model)
         asked = await served.workers.run(compaction_request, turn)
         submission = Submission(asked, request[TENANT], (turn.id, turn.body.request_id or request[REQUEST_ID]))

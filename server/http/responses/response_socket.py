@@ -87,8 +87,8 @@ class ResponseSocket:
         self._account = tenant.account
         self._served = served
         self._stream = stream
-        local = ConnectionRecords(LOCAL_SHARE * served.settings.max_body_bytes)
-        self._runner = ResponseRunner(served, tenant, local, as_messages=True)
+        self._local = ConnectionRecords(LOCAL_SHARE * served.settings.max_body_bytes)
+        self._runner = ResponseRunner(served, tenant, self._local, as_messages=True)
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_waiting_bytes = 0  # of messages whose turn has not come
         self._last: dict[str | None, asyncio.Task[None]] = {}  # of each lane
@@ -202,12 +202,15 @@ class ResponseSocket:
                 preparing.close()
                 running.accept(abort)
 
-            await self._runner.run(turn, self._stream, request_id=turn.body.request_id, on_accepted=accept)
+            response = await self._runner.run(turn, self._stream, request_id=turn.body.request_id, on_accepted=accept)
         except ConnectionError:
             return  # the reading side ends the socket
         except Exception as error:  # noqa: BLE001 - any failure is told on the socket
+            self._forget_previous(message)
             refusal = _encode_error(message.lane, failure_of(error, "response_failed"))
         else:
+            if response["status"] == "failed":
+                self._forget_previous(message)
             return
         finally:
             if running in self._running:
@@ -216,6 +219,12 @@ class ResponseSocket:
             await self._stream.write([refusal])
         except ConnectionError:
             return
+
+    def _forget_previous(self, message: _Create) -> None:
+        """Forgets what a failed message followed, as OpenAI's server does; what is stored can be followed again."""
+        previous = message.body.get("previous_response_id")
+        if isinstance(previous, str):
+            self._local.forget(previous)
 
 
 def open_socket(request: web.Request, stream: SocketStream) -> ResponseSocket:

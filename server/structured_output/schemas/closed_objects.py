@@ -13,12 +13,11 @@ from server.structured_output.schemas.references import target_of
 
 _DATA = frozenset({"const", "enum", "default", "examples"})
 _NAMED = frozenset({"$defs", "definitions", "properties", "patternProperties"})
+_DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
 _CHOICES = ("anyOf", "oneOf")
-_PARTIAL = frozenset({"if", "then", "else", "not"})  # schemas that say something about a part of an object
-_OPENERS = (
-    "additionalProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "minProperties",
-    "maxProperties",
-)  # fmt: skip
+_PARTIAL = frozenset({"then", "else"})  # schemas that say something about a part of an object
+_CONDITIONS = frozenset({"if", "not"})  # schemas that an object may fail, and which mean what they say
+_OPENERS = ("additionalProperties", "unevaluatedProperties", "propertyNames", "minProperties", "maxProperties")
 _MAX_REFERENCES = 100  # that are followed from one object
 
 
@@ -45,10 +44,11 @@ class _Closer:
         is_composed = is_part or "properties" in node or "allOf" in node
         closed: dict[str, Any] = {}
         for key, value in node.items():
-            if key in _DATA:
+            if key in _DATA or key in _CONDITIONS:
                 closed[key] = value
-            elif key in _NAMED and isinstance(value, dict):
-                closed[key] = {name: self.close(part, is_part=False) for name, part in value.items()}
+            elif key in (*_NAMED, *_DEPENDENT) and isinstance(value, dict):
+                of_same = key in _DEPENDENT
+                closed[key] = {name: self.close(part, is_part=of_same) for name, part in value.items()}
             else:
                 of_same = key == "allOf" or key in _PARTIAL or (key in _CHOICES and is_composed)
                 closed[key] = self.close(value, is_part=of_same)
@@ -76,7 +76,11 @@ class _Closer:
             return None
         names |= dict.fromkeys(properties)
         parts = [part for key in ("allOf", *_CHOICES) for part in node.get(key) or ()]
-        parts += [node[key] for key in ("then", "else") if key in node]
+        parts += [node[key] for key in ("if", "then", "else") if node.get(key, True) not in (True, False, {})]
+        for key in _DEPENDENT:
+            named = node.get(key)
+            needed = named.values() if isinstance(named, dict) else ()
+            parts += [{"required": part} if isinstance(part, list) else part for part in needed]
         if "$ref" in node:
             parts.append(target_of(node["$ref"], self._root))
         if not properties and not parts and not any(key in node for key in ("required", "type", "not", "if")):
@@ -104,9 +108,10 @@ def _referenced_parts(node: Any, root: Any, *, is_part: bool = False) -> Iterato
     for key, value in node.items():
         if key in _DATA:
             continue
-        if key in _NAMED and isinstance(value, dict):
+        if key in (*_NAMED, *_DEPENDENT) and isinstance(value, dict):
             for part in value.values():
-                yield from _referenced_parts(part, root)
+                yield from _referenced_parts(part, root, is_part=key in _DEPENDENT)
         else:
-            of_same = key == "allOf" or key in _PARTIAL or (key in _CHOICES and (is_composed or is_part))
+            is_partial = key in _PARTIAL or key in _CONDITIONS
+            of_same = key == "allOf" or is_partial or (key in _CHOICES and (is_composed or is_part))
             yield from _referenced_parts(value, root, is_part=of_same)

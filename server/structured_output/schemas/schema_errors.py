@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 MAX_TRIALS = 100  # schemas that are compiled for one message
-_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+_NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _SINGLE = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
 _TOOL = re.compile(r"tool\d+")

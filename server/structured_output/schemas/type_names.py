@@ -23,7 +23,7 @@ _OTHERS = {
 # The formats of texts that are enforced.
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 _DATA = frozenset({"const", "enum", "default", "examples"})
-_NAMED = frozenset({"$defs", "definitions", "properties", "patternProperties"})
+_NAMED = frozenset({"$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies"})
 
 
 def with_known_types(node: Any) -> Any:

@@ -182,12 +182,12 @@ export class Composer {
   /** Counts the context anew, once the reader has paused. */
   recount() {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(async () => {
+    const timer = (this.#timer = setTimeout(async () => {
       const counted = await this.#deps.count(this.#input.value.trim(), this.#attachments.files);
-      if (counted === null) return;
+      if (counted === null || timer !== this.#timer) return; // a later count says more
       this.showContext(counted);
       this.#showFull(counted.used >= counted.limit);
-    }, COUNT_DELAY);
+    }, COUNT_DELAY));
   }
 
   /** @param {{used: number, limit: number}} counted in tokens */

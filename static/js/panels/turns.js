@@ -11,6 +11,7 @@ export class Turns {
   #calls;
   #deps;
   #refused = new WeakMap(); // conversation -> the question that is back in the field, and goes when another one is asked
+  #settled = new WeakMap(); // conversation -> a promise that its last answer has ended, and left the tree where it is none
   #tasks;
 
   /**
@@ -104,6 +105,8 @@ export class Turns {
   /** Goes on with a text; what stands before the end may have been changed, which begins a branch. */
   async complete(conversation, text) {
     if (!this.canBegin(conversation) || text.trim() === "") return;
+    await this.#settled.get(conversation);
+    if (!this.canBegin(conversation)) return;
     this.#deps.completion().forgetDraft();
     const path = conversation.tree.path();
     const written = textOf(path);
@@ -121,6 +124,12 @@ export class Turns {
   /** Asks for an answer to the path that ends with `parent`. */
   async answer(conversation, parent) {
     if (!this.canBegin(conversation)) return null;
+    const answering = this.#answer(conversation, parent);
+    this.#settled.set(conversation, answering);
+    return answering;
+  }
+
+  async #answer(conversation, parent) {
     const task = this.#tasks.of(conversation, parent);
     const { messages: _, prompt: __, ...parameters } = task;
     const answer = makeAnswer({

@@ -133,8 +133,8 @@ function chunkOfEvent(event) {
       return makeChunk({ toolCalls: callsOf(event), raw });
     case "response.function_call_arguments.delta":
       return makeChunk({ toolCalls: [{ index: event.output_index, function: { arguments: event.delta } }], raw });
-    case "response.eagre.progress":
-      return makeChunk({ progress: event.prompt_progress, raw });
+    case "response.in_progress":
+      return makeChunk(event.prompt_progress ? { progress: event.prompt_progress, raw } : { raw });
     case "response.completed": {
       const hasCalls = event.response.output?.some(({ type }) => type === "function_call");
       return makeChunk({ finish: hasCalls ? "tool_calls" : "stop", usage: usageOf(event.response.usage), raw });

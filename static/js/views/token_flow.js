@@ -73,7 +73,9 @@ export class TokenFlow {
 
   /** More tokens have come. */
   update() {
-    if (this.#numDrawn < this.#tokens.length) this.#frame ??= requestAnimationFrame(() => this.#draw());
+    if (this.#numDrawn === this.#tokens.length) return;
+    this.#element.setAttribute("aria-busy", "true");
+    this.#frame ??= requestAnimationFrame(() => this.#draw());
   }
 
   /** Marks the first place that differs from other answers; null for none. */
@@ -104,6 +106,7 @@ export class TokenFlow {
     this.#block = null;
     this.#active = null;
     this.#pointed = null;
+    this.#element.removeAttribute("aria-busy");
     this.#element.replaceChildren();
   }
 
@@ -140,7 +143,10 @@ export class TokenFlow {
       this.#block.append(fragment);
       if (this.#block.childElementCount >= this.#endsAt) this.#endBlock();
     }
-    if (this.#numDrawn === this.#tokens.length) element.style.minHeight = "";
+    if (this.#numDrawn === this.#tokens.length) {
+      element.style.minHeight = "";
+      element.removeAttribute("aria-busy");
+    }
     if (isAtEnd) element.scrollTop = element.scrollHeight;
     this.update();
   }

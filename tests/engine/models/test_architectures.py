@@ -25,6 +25,7 @@ from engine.models.registry import ARCHITECTURES
 from engine.step.shapes import StepShape
 from sampling.host.params import SamplingParams
 from tests.engine.models.same_model import assert_same_model
+from tests.engine.models.test_aliases import ALIASES
 from tests.engine.models.twins.gguf_twins import write_gguf
 from tests.forward_steps import QUICK_TO_COMPILE, ForwardSteps
 from tests.golden.architectures.tiny_weights import tiny_weights
@@ -45,7 +46,7 @@ CROWDED = (70, 100)
 
 # Pages that take no memory have a snapshot of states for each 448 tokens, and four more: so few pages as there are here
 # have no more than those that the output takes.
-WITH_FEW_SNAPSHOTS = {"mamba", "mamba2"}
+WITH_FEW_SNAPSHOTS = {"mamba", "falcon_mamba", "mamba2"}
 
 # Those that go through the engine too, which compiles for seconds: in a full run all of them, by each backend.
 THROUGH_THE_ENGINE = (
@@ -63,7 +64,19 @@ NOT_IN_GGUF |= {"granite_hybrid_dense", "falcon_h1_norm_first"}
 NOT_IN_GGUF.add("granite_hybrid_attention")  # it is a file of Granite
 NOT_IN_GGUF |= {"falcon_alibi", "baichuan_alibi"}  # files of Baichuan mean it by 40 layers
 NOT_IN_GGUF.add("cohere2_moe_rms")  # sums of experts
-NOT_IN_GGUF |= {"olmo_hybrid", "olmo_hybrid_rotary"}  # no files of the architecture are known
+# No files of these architectures are known.
+NOT_IN_GGUF |= {
+    "olmo_hybrid",
+    "olmo_hybrid_rotary",
+    "opt",
+    "gpt_neo",
+    "gptj",
+    "codegen",
+    "cwm",
+    "hyperclovax",
+    "helium",
+}
+NOT_IN_GGUF.add("vaultgemma")
 # What GGUF files do not say, because it is the same in all published models.
 PUBLISHED: dict[str, dict[str, Any]] = {
     "llama4": {"floor_scale": 8192, "attn_scale": 0.1},
@@ -129,6 +142,10 @@ NATIVE_ALONE |= {
     "cohere2_moe", "cohere2_moe_rms", "dbrx", "deepseek", "glm_dsa", "glm_dsa_shared", "hy_v3", "jais2", "maincoder",
     "mellum", "nanbeige", "qwen",
 }  # fmt: skip
+NATIVE_ALONE |= {
+    "chatglm", "codegen", "codeshell", "cwm", "falcon_mamba", "gpt_neo", "gptj", "helium", "hyperclovax",
+    "laguna_features", "openelm", "opt", "pangu", "plm", "refact", "solar_open", "vaultgemma", "youtu",
+}  # fmt: skip
 # Those whose heads are too narrow for native attention: XLA's serves beside native products.
 WITH_NARROW_HEADS = {"falcon_alibi"}
 every_golden = pytest.mark.parametrize(
@@ -170,15 +187,9 @@ def test_every_architecture_has_a_golden() -> None:
     with_golden = {golden["config"]["architectures"][0] for golden in goldens if "config" in golden}
     decoders = {each.transformers_name for each in ARCHITECTURES if not each.model.is_encoder}
     # Those of encoders are in tests/golden/encoders, and Idefics 3 is another name of SmolVLM. The text in models with
-    # pictures has a test of its own where transformers' class has parts that need other packages. Microsoft's files
-    # write the name of Phi's mixtures in another way.
-    others = {
-        "Idefics3ForConditionalGeneration",
-        "PhiMoEForCausalLM",
-        "MPTForCausalLM",
-        "BaiChuanForCausalLM",
-        *OF_PICTURES.values(),
-    }
+    # pictures has a test of its own where transformers' class has parts that need other packages. Other names of the
+    # same models are in test_aliases.py.
+    others = {"Idefics3ForConditionalGeneration", *OF_PICTURES.values(), *ALIASES}
     assert with_golden | others == decoders
 
 

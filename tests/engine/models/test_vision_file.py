@@ -25,7 +25,7 @@ from tests.golden.pictures.tiny_folder import write_tiny_folder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "pictures"
 FAMILIES = (
-    "gemma3", "gemma4", "internvl", "lfm2_vl", "llama4", "mistral3", "qwen2_5_vl", "qwen3_5", "qwen3_vl",
+    "gemma3", "gemma4", "internvl", "lfm2_vl", "llama4", "llava_next", "mistral3", "qwen2_5_vl", "qwen3_5", "qwen3_vl",
     "qwen3_vl_moe", "smolvlm",
 )  # fmt: skip
 
@@ -114,6 +114,10 @@ def test_refused(name: str, changes: dict[str, Any], reason: str, tmp_path: Path
         ("lfm2_vl", {"use_silu": True}, "use_silu"),
         ("lfm2_vl", {"vision.projector.scale_factor": None}, "vision.projector.scale_factor"),
         ("mistral3", {"vision.spatial_merge_size": 1}, "has shape"),
+        ("llava_next", {"vision.image_grid_pinpoints": None}, "LLaVA 1.6"),
+        ("llava_next", {"vision.image_grid_pinpoints": [12, 24, 12]}, "LLaVA 1.6"),
+        ("llava_next", {"vision.mm_patch_merge_type": "flat"}, "spatial_unpad"),
+        ("llava_next", {"vision.feature_layer": [9]}, "vision_feature_layer"),
         ("gemma4", {"vision.attention.head_count": 4}, "has shape"),
         ("gemma4", {"vision.image_std": [0.0, 0.5, 0.5]}, "vision.image_std"),
     ],

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 
@@ -37,7 +38,7 @@ def free_address() -> HostAddress:
 
 
 @contextmanager
-def gathering(num_hosts: int, seconds: float = PATIENCE_S) -> Iterator[Gathering]:
+def gathering(num_hosts: int) -> Iterator[Gathering]:
     address = free_address()
     leader = Leader(address, num_hosts, FACTS, KEY)
     with ThreadPoolExecutor() as threads:
@@ -46,7 +47,7 @@ def gathering(num_hosts: int, seconds: float = PATIENCE_S) -> Iterator[Gathering
             return threads.submit(Follower, address, index, num_hosts, facts or FACTS, key, PATIENCE_S)
 
         try:
-            yield leader, threads.submit(leader.gather, silent, seconds), join
+            yield leader, threads.submit(leader.gather, silent, PATIENCE_S), join
         finally:
             leader.close("the test is over")
 
@@ -217,11 +218,17 @@ def test_a_follower_that_has_reached_itself_tries_again(monkeypatch: pytest.Monk
 
 
 def test_hosts_that_do_not_come_are_named() -> None:
-    with gathering(3, seconds=0.5) as (_, gathered, join):
+    address = free_address()
+    with ThreadPoolExecutor() as threads, closing(Leader(address, 3, FACTS, KEY)) as leader:
+        joining = threads.submit(Follower, address, 2, 3, {"max_num_seqs": "1"}, KEY, PATIENCE_S)
+        given_up = time.monotonic() + PATIENCE_S
+        while leader._candidates.empty():
+            assert time.monotonic() < given_up
+            time.sleep(0.005)
+        with pytest.raises(ValueError, match=r"1, 2 did not join within 0\.1 s; host 2 was refused: the version"):
+            leader.gather(silent, 0.1)
         with pytest.raises(ValueError, match="refuses this host"):
-            join(2, {"max_num_seqs": "1"}).result(PATIENCE_S)
-        with pytest.raises(ValueError, match=r"1, 2 did not join within 0\.5 s; host 2 was refused: the version"):
-            gathered.result(PATIENCE_S)
+            joining.result(PATIENCE_S)
 
 
 def test_hosts_with_other_devices_are_refused() -> None:

@@ -18,7 +18,7 @@ from engine.weights.packing import (
 )
 from tests.packed_blocks import dequantise, from_nibbles, has_minima, unpack
 
-INTEGERS = [kind for kind in Format if kind.is_integer and not kind.is_k and kind is not Format.MXFP4]
+INTEGERS = [kind for kind in Format if kind.is_integer and not kind.is_k and kind not in (Format.MXFP4, Format.IQ4_NL)]
 SMALLEST = 2.0**-24  # of float16
 LARGEST = 65504.0
 

@@ -87,6 +87,10 @@ _LATENT: dict[str, Any] = {
     "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32,
     "v_head_dim": 48,
 }  # fmt: skip
+_ROUTING = (
+    "first_k_dense_replace", "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok", "n_group",
+    "topk_group", "norm_topk_prob", "routed_scaling_factor", "n_shared_experts",
+)  # fmt: skip
 _LATENT_YARN: dict[str, Any] = {
     "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 64,
     "beta_fast": 16.0, "beta_slow": 0.5, "mscale": 0.707, "mscale_all_dim": 0.707,
@@ -132,6 +136,19 @@ _GPT_OSS: dict[str, Any] = {  # prompts on both sides of the window
     "rope_parameters": {
         "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 64,
         "beta_fast": 16.0, "beta_slow": 0.5, "truncate": False,
+    },
+}  # fmt: skip
+
+_LAGUNA: dict[str, Any] = {
+    **_LLAMA, "num_hidden_layers": 5, "mlp_layer_types": ["dense"] + ["sparse"] * 4, "num_experts": 6,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
+    "moe_routed_scaling_factor": 1.5, "tie_word_embeddings": False,
+    "rope_parameters": {
+        "full_attention": {
+            "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 128,
+            "beta_fast": 16.0, "beta_slow": 0.5, "partial_rotary_factor": 0.5,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
     },
 }  # fmt: skip
 
@@ -1102,6 +1119,141 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_local_theta": 500.0, "rope_scaling_factor": 4, "initial_context_length": 64, "rms_norm_eps": 1e-6,
             "tie_word_embeddings": False,
         },
+    ),
+    "opt": (
+        "OPTForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "hidden_size": 64, "num_hidden_layers": 3, "ffn_dim": 96,
+            "num_attention_heads": 4, "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2,
+            "pad_token_id": 0, "tie_word_embeddings": False,
+        },
+    ),
+    "gpt_neo": (
+        "GPTNeoForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "hidden_size": 64, "num_layers": 3, "num_heads": 4, "intermediate_size": 96,
+            "attention_types": [[["global", "local"], 1], [["local"], 1]], "window_size": 24,
+            "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False,
+        },
+    ),
+    "gptj": (
+        "GPTJForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "n_embd": 64, "n_layer": 3, "n_head": 2, "rotary_dim": 16, "n_inner": 96,
+            "n_positions": 512, "bos_token_id": 1, "eos_token_id": 2,
+        },
+    ),
+    "codegen": (
+        "CodeGenForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "n_embd": 128, "n_layer": 3, "n_head": 8, "rotary_dim": 8, "n_inner": 96,
+            "n_positions": 512, "bos_token_id": 1, "eos_token_id": 2,
+        },
+    ),
+    "codeshell": (
+        "CodeShellForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512, "n_inner": 96,
+            "group_query_attention": True, "num_query_groups": 2, "position_embedding_type": "rope",
+            "activation_function": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": False,
+        },
+    ),
+    "refact": (
+        "GPTRefactForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512,
+            "layer_norm_epsilon": 1e-5, "multi_query": True, "tie_word_embeddings": False,
+        },
+    ),
+    "chatglm": (
+        "ChatGLMModel",
+        {
+            "padded_vocab_size": VOCAB_SIZE, "hidden_size": 64, "num_layers": 3, "num_attention_heads": 4,
+            "kv_channels": 32, "ffn_hidden_size": 96, "seq_length": 512, "layernorm_epsilon": 1e-5,
+            "multi_query_attention": True, "multi_query_group_num": 2, "add_qkv_bias": True, "add_bias_linear": False,
+            "rope_ratio": 0.5,
+        },
+    ),
+    "openelm": (  # layers that grow
+        "OpenELMForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "model_dim": 64, "num_transformer_layers": 4, "head_dim": 32,
+            "num_query_heads": [4, 4, 6, 8], "num_kv_heads": [2, 2, 3, 4], "ffn_multipliers": [0.5, 1.0, 1.0, 1.7],
+            "ffn_dim_divisor": 32, "max_context_length": 512, "rope_freq_constant": 5000,
+            "share_input_output_layers": True, "ffn_with_glu": True, "normalize_qk_projections": True,
+            "activation_fn_name": "swish", "normalization_layer_name": "rms_norm",
+        },
+    ),
+    "pangu": (
+        "PanguEmbeddedForCausalLM",
+        {
+            **_SIZES, "bias": True, "rope_theta": 5000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+            "hidden_act": "silu",
+        },
+    ),
+    "cwm": (
+        "CwmForCausalLM",
+        {
+            **_LLAMA, "sliding_window": 30, "rope_parameters": _PLAIN,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        },
+    ),
+    "helium": ("HeliumForCausalLM", {**_SIZES, "head_dim": 16, "rope_parameters": _PLAIN}),
+    "vaultgemma": (
+        "VaultGemmaForCausalLM",
+        {
+            **_GEMMA, "head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 24,
+            "attn_logit_softcapping": 2.0, "final_logit_softcapping": 8.0, "rope_parameters": _PLAIN,
+        },
+    ),
+    "hyperclovax": (
+        "HyperCLOVAXForCausalLM",
+        {
+            **_SIZES, "embedding_multiplier": 3.0, "attention_multiplier": 0.125, "residual_multiplier": 0.75,
+            "logits_scaling": 2.0, "rope_parameters": _PLAIN, "tie_word_embeddings": False,
+        },
+    ),
+    "solar_open": (
+        "SolarOpenForCausalLM",
+        {
+            **{key: _ROUTED[key] for key in _ROUTED if key not in ("first_k_dense_replace", "intermediate_size")},
+            "num_hidden_layers": 3,
+        },
+    ),
+    "falcon_mamba": (
+        "FalconMambaForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "hidden_size": 64, "num_hidden_layers": 3, "state_size": 16,
+            "time_step_rank": 32, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "youtu": (
+        "YoutuForCausalLM",
+        {
+            **{key: _LATENT[key] for key in _LATENT if key not in _ROUTING}, "tie_word_embeddings": True,
+            "pad_token_id": None,
+        },
+    ),
+    "plm": (
+        "PLMForCausalLM",
+        {
+            **{key: _LATENT[key] for key in _LATENT if key not in (*_ROUTING, "rope_parameters", "q_lora_rank")},
+            "rope_theta": 5000.0, "rms_norm_eps": 1e-6, "hidden_act": "relu2", "tie_word_embeddings": True,
+            "pad_token_id": None,
+        },
+    ),
+    "laguna": (  # heads and rotations of two kinds
+        "LagunaForCausalLM",
+        {
+            **_LAGUNA, "num_attention_heads_per_layer": [4, 6, 6, 4, 6], "sliding_window": 24,
+            "layer_types": [
+                "full_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention",
+            ],
+        },
+    ),
+    "laguna_features": (  # a gate for each feature, and no windows
+        "LagunaForCausalLM", {**_LAGUNA, "gating": "per-element", "layer_types": ["full_attention"] * 5},
     ),
     "gpt_oss": ("GptOssForCausalLM", _GPT_OSS),
     "gpt_oss_limited": (  # gates and ups beyond a limit that no GGUF file states, windows in other layers

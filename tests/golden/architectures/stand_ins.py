@@ -1,8 +1,9 @@
 """What computes the models that transformers has no class for: classes of others that compute the same, or a plain one.
 
-Bailing's, DeepSeek's first, EXAONE's, InternLM2's, Maincoder's, MiniCPM's, Nanbeige's, Orion's, Qwen's first and
-XVERSE's code, which their makers publish beside the weights, computes what GLM 4.5, Granite, Hunyuan, Llama, Qwen2, its
-mixtures and StableLM compute of the same tensors by other names. SmallThinker's is written here once more.
+Bailing's, ChatGLM's, CodeShell's, DeepSeek's first, EXAONE's, InternLM2's, Maincoder's, MiniCPM's, Nanbeige's, Orion's,
+Pangu's, Qwen's first and XVERSE's code, which their makers publish beside the weights, computes what GLM, GLM 4.5,
+Granite, Hunyuan, Llama, Qwen2, its mixtures, StableLM and Starcoder 2 compute of the same tensors by other names, and
+Refact's what Baichuan's does. SmallThinker's is written here once more.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -22,6 +23,7 @@ import transformers
 from safetensors.torch import save_file
 from torch.nn.functional import linear, relu, rms_norm, silu
 from transformers.models.llama import modeling_llama
+from transformers.models.qwen3 import modeling_qwen3
 
 from tests.golden.architectures.alibi import Baichuan, Jais, baichuan_shapes, jais_shapes
 from tests.golden.architectures.plamo import Plamo, plamo_shapes
@@ -501,7 +503,249 @@ def _layers_of_deci(config: Config) -> list[tuple[int, bool, int]]:
     return layers
 
 
+def gpt_shapes(config: Config) -> dict[str, list[int]]:
+    """Of CodeShell and Refact."""
+    hidden, is_refact = config["n_embd"], "num_query_groups" not in config
+    head_dim = hidden // config["n_head"]
+    shapes = {
+        "transformer.wte.weight": [config["vocab_size"], hidden], "lm_head.weight": [config["vocab_size"], hidden],
+        "transformer.ln_f.weight": [hidden],
+    }  # fmt: skip
+    if is_refact:
+        inner = -(-int(8 * hidden / 3) // 256) * 256
+        matrices = {
+            "attn.q": [hidden, hidden], "attn.kv": [2 * head_dim, hidden], "attn.c_proj": [hidden, hidden],
+            "mlp.gate_up_proj": [2 * inner, hidden], "mlp.c_proj": [hidden, inner],
+        }  # fmt: skip
+    else:
+        inner, joined = config["n_inner"], hidden + 2 * config["num_query_groups"] * head_dim
+        matrices = {
+            "attn.c_attn": [joined, hidden], "attn.c_proj": [hidden, hidden], "mlp.c_fc": [inner, hidden],
+            "mlp.c_proj": [hidden, inner],
+        }  # fmt: skip
+    for layer in range(config["n_layer"]):
+        before = f"transformer.h.{layer}."
+        shapes |= {f"{before}{norm}.weight": [hidden] for norm in ("ln_1", "ln_2")}
+        shapes |= {f"{before}{name}.weight": shape for name, shape in matrices.items()}
+    if is_refact:
+        return shapes
+    outside = ("lm_head", "transformer.wte")
+    biases = {name: shape for name, shape in shapes.items() if not name.startswith(outside)}
+    return shapes | {name.replace(".weight", ".bias"): shape[:1] for name, shape in biases.items()}
+
+
+_GPT_NAMES = {
+    "transformer.wte": "model.embed_tokens", "transformer.ln_f": "model.norm", "transformer.h": "model.layers",
+    "attn.c_proj": "self_attn.o_proj", "ln_1": "input_layernorm", "ln_2": "post_attention_layernorm",
+}  # fmt: skip
+
+
+def load_codeshell(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As Starcoder 2."""
+    hidden = config["n_embd"]
+    kv_size = config["num_query_groups"] * hidden // config["n_head"]
+    changed = _split(tensors, "attn.c_attn", lambda joined: torch.split(joined, [hidden, kv_size, kv_size]))
+    same = {
+        "vocab_size": config["vocab_size"], "hidden_size": hidden, "intermediate_size": config["n_inner"],
+        "num_hidden_layers": config["n_layer"], "num_attention_heads": config["n_head"],
+        "num_key_value_heads": config["num_query_groups"], "max_position_embeddings": config["n_positions"],
+        "norm_epsilon": config["layer_norm_epsilon"], "use_bias": True, "tie_word_embeddings": False,
+        "sliding_window": None, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }  # fmt: skip
+    return _loaded("Starcoder2ForCausalLM", same, _renamed(changed, _GPT_NAMES), folder)
+
+
+def load_refact(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As Baichuan 13B, whose heads of keys are all the same here."""
+    changed = _renamed(tensors, {**_GPT_NAMES, "mlp.c_proj": "mlp.down_proj"})
+    for layer in range(config["n_layer"]):
+        before = f"model.layers.{layer}."
+        keys, values = (part.repeat(config["n_head"], 1) for part in changed.pop(f"{before}attn.kv.weight").chunk(2))
+        queries = changed.pop(f"{before}attn.q.weight")
+        changed[f"{before}self_attn.W_pack.weight"] = torch.cat([queries, keys, values])
+        gate, up = changed.pop(f"{before}mlp.gate_up_proj.weight").chunk(2)
+        changed |= {f"{before}mlp.gate_proj.weight": gate, f"{before}mlp.up_proj.weight": up}
+    same = {
+        "hidden_size": config["n_embd"], "num_attention_heads": config["n_head"],
+        "num_hidden_layers": config["n_layer"], "rms_norm_eps": config["layer_norm_epsilon"],
+    }  # fmt: skip
+    return Baichuan(changed, same, folder)
+
+
+def chatglm_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, inner, head_dim = config["hidden_size"], config["ffn_hidden_size"], config["kv_channels"]
+    q_size = config["num_attention_heads"] * head_dim
+    joined = q_size + 2 * config["multi_query_group_num"] * head_dim
+    vocab = [config["padded_vocab_size"], hidden]
+    shapes = {
+        "transformer.embedding.word_embeddings.weight": vocab, "transformer.output_layer.weight": vocab,
+        "transformer.encoder.final_layernorm.weight": [hidden],
+    }  # fmt: skip
+    for layer in range(config["num_layers"]):
+        before = f"transformer.encoder.layers.{layer}."
+        shapes |= {
+            f"{before}input_layernorm.weight": [hidden], f"{before}post_attention_layernorm.weight": [hidden],
+            f"{before}self_attention.query_key_value.weight": [joined, hidden],
+            f"{before}self_attention.query_key_value.bias": [joined],
+            f"{before}self_attention.dense.weight": [hidden, q_size],
+            f"{before}mlp.dense_h_to_4h.weight": [2 * inner, hidden],
+            f"{before}mlp.dense_4h_to_h.weight": [hidden, inner],
+        }  # fmt: skip
+    return shapes
+
+
+def load_chatglm(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As GLM-4 of transformers."""
+    sizes = [config["kv_channels"] * config[key] for key in ("num_attention_heads", *["multi_query_group_num"] * 2)]
+    changed = _split(tensors, "self_attention.query_key_value", lambda joined: torch.split(joined, sizes))
+    names = {
+        "transformer.embedding.word_embeddings": "model.embed_tokens", "transformer.output_layer": "lm_head",
+        "transformer.encoder.final_layernorm": "model.norm", "transformer.encoder.layers": "model.layers",
+        "self_attention.dense": "self_attn.o_proj", "dense_h_to_4h": "gate_up_proj", "dense_4h_to_h": "down_proj",
+    }  # fmt: skip
+    same = {
+        "vocab_size": config["padded_vocab_size"], "hidden_size": config["hidden_size"],
+        "intermediate_size": config["ffn_hidden_size"], "num_hidden_layers": config["num_layers"],
+        "num_attention_heads": config["num_attention_heads"], "head_dim": config["kv_channels"],
+        "num_key_value_heads": config["multi_query_group_num"], "max_position_embeddings": config["seq_length"],
+        "rms_norm_eps": config["layernorm_epsilon"], "attention_bias": True, "tie_word_embeddings": False,
+        "pad_token_id": 0,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10000.0 * config["rope_ratio"], "partial_rotary_factor": 0.5,
+        },
+    }  # fmt: skip
+    return _loaded("GlmForCausalLM", same, _renamed(changed, names), folder)
+
+
+def pangu_shapes(config: Config) -> dict[str, list[int]]:
+    shapes = minicpm_shapes(config)
+    biases = {name: shape for name, shape in shapes.items() if "self_attn" in name}
+    return shapes | {name.replace(".weight", ".bias"): shape[:1] for name, shape in biases.items()}
+
+
+def load_pangu(tensors: Tensors, config: Config, folder: Path) -> Any:
+    same = {**config, "attention_bias": config["bias"], "rope_parameters": _rotation(config)}
+    return _loaded("LlamaForCausalLM", same, tensors, folder)
+
+
+def plm_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, heads, inner = config["hidden_size"], config["num_attention_heads"], config["intermediate_size"]
+    rank, rope, nope = config["kv_lora_rank"], config["qk_rope_head_dim"], config["qk_nope_head_dim"]
+    shapes = {"model.embed_tokens.weight": [config["vocab_size"], hidden], "model.norm.weight": [hidden]}
+    for layer in range(config["num_hidden_layers"]):
+        before = f"model.layers.{layer}."
+        shapes |= {
+            f"{before}input_layernorm.weight": [hidden], f"{before}post_attention_layernorm.weight": [hidden],
+            f"{before}self_attn.q_proj.weight": [heads * (nope + rope), hidden],
+            f"{before}self_attn.kv_a_proj_with_mqa.weight": [rank + rope, hidden],
+            f"{before}self_attn.kv_a_layernorm.weight": [rank],
+            f"{before}self_attn.kv_b_proj.weight": [heads * (nope + config["v_head_dim"]), rank],
+            f"{before}self_attn.o_proj.weight": [hidden, heads * config["v_head_dim"]],
+            f"{before}mlp.up_proj.weight": [inner, hidden], f"{before}mlp.down_proj.weight": [hidden, inner],
+        }  # fmt: skip
+    return shapes
+
+
+class SquaredReluBlock(torch.nn.Module):
+    """A feed-forward block without gates."""
+
+    def __init__(self, up: torch.Tensor, down: torch.Tensor) -> None:
+        super().__init__()
+        self.up, self.down = up, down
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(relu(linear(x, self.up)) ** 2, self.down)
+
+
+def load_plm(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As Youtu, with other feed-forward blocks."""
+    changed = dict(tensors)
+    blocks = []
+    for layer in range(config["num_hidden_layers"]):
+        up, down = (changed[f"model.layers.{layer}.mlp.{kind}_proj.weight"] for kind in ("up", "down"))
+        changed[f"model.layers.{layer}.mlp.gate_proj.weight"] = up.clone()
+        blocks.append(SquaredReluBlock(up, down))
+    same = {**config, "hidden_act": "silu", "q_lora_rank": None, "rope_parameters": _rotation(config)}
+    model = _loaded("YoutuForCausalLM", same, changed, folder)
+    for layer, block in zip(model.model.layers, blocks, strict=True):
+        layer.mlp = block
+    return model
+
+
+def openelm_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, head_dim = config["model_dim"], config["head_dim"]
+    shapes = {
+        "transformer.token_embeddings.weight": [config["vocab_size"], hidden], "transformer.norm.weight": [hidden],
+    }  # fmt: skip
+    for layer, (heads, kv_heads, inner) in enumerate(_layers_of_openelm(config)):
+        before = f"transformer.layers.{layer}."
+        shapes |= {
+            f"{before}attn_norm.weight": [hidden], f"{before}ffn_norm.weight": [hidden],
+            f"{before}attn.q_norm.weight": [head_dim], f"{before}attn.k_norm.weight": [head_dim],
+            f"{before}attn.qkv_proj.weight": [(heads + 2 * kv_heads) * head_dim, hidden],
+            f"{before}attn.out_proj.weight": [hidden, heads * head_dim],
+            f"{before}ffn.proj_1.weight": [2 * inner, hidden], f"{before}ffn.proj_2.weight": [hidden, inner],
+        }  # fmt: skip
+    return shapes
+
+
+class OpenElm:
+    """Logits of a text, by Qwen3's rotation and attention of transformers, as each layer has them."""
+
+    def __init__(self, tensors: Tensors, config: Config, folder: Path) -> None:
+        self.tensors, self.config = tensors, config
+
+    def __call__(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        length, tensors = input_ids.shape[1], self.tensors
+        x = tensors["transformer.token_embeddings.weight"][input_ids]
+        mask = torch.full((length, length), -math.inf).triu(1)[None, None]
+        for layer, (heads, kv_heads, _) in enumerate(_layers_of_openelm(self.config)):
+            before = f"transformer.layers.{layer}."
+            x = x + self._attended(self._normed(x, f"{before}attn_norm"), f"{before}attn.", heads, kv_heads, mask)
+            gate, up = linear(self._normed(x, f"{before}ffn_norm"), tensors[f"{before}ffn.proj_1.weight"]).chunk(2, -1)
+            x = x + linear(silu(gate) * up, tensors[f"{before}ffn.proj_2.weight"])
+        logits = linear(self._normed(x, "transformer.norm"), tensors["transformer.token_embeddings.weight"])
+        return SimpleNamespace(logits=logits)
+
+    def _attended(self, x: torch.Tensor, before: str, heads: int, kv_heads: int, mask: torch.Tensor) -> torch.Tensor:
+        head_dim = self.config["head_dim"]
+        config = transformers.Qwen3Config(
+            hidden_size=self.config["model_dim"], num_attention_heads=heads, num_key_value_heads=kv_heads,
+            head_dim=head_dim, rms_norm_eps=1e-6, attention_bias=False,
+            rope_parameters={"rope_type": "default", "rope_theta": float(self.config["rope_freq_constant"])},
+        )  # fmt: skip
+        config._attn_implementation = "eager"
+        attention = modeling_qwen3.Qwen3Attention(config, layer_idx=0).eval()
+        sizes = [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim]
+        parts = torch.split(self.tensors[f"{before}qkv_proj.weight"], sizes)
+        weights = {f"{kind}_proj.weight": part for kind, part in zip("qkv", parts, strict=True)}
+        weights |= {f"{kind}_norm.weight": self.tensors[f"{before}{kind}_norm.weight"] for kind in "qk"}
+        attention.load_state_dict({**weights, "o_proj.weight": self.tensors[f"{before}out_proj.weight"]})
+        rotation = modeling_qwen3.Qwen3RotaryEmbedding(config)(x, torch.arange(x.shape[1])[None])
+        attended: torch.Tensor = attention(x, position_embeddings=rotation, attention_mask=mask)[0]
+        return attended
+
+    def _normed(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return rms_norm(x, x.shape[-1:], self.tensors[f"{name}.weight"], 1e-6)
+
+
+def _layers_of_openelm(config: Config) -> list[tuple[int, int, int]]:
+    """Of each layer the heads of queries and of keys, and the inner features."""
+    divisor, sizes = config["ffn_dim_divisor"], []
+    for multiplier in config["ffn_multipliers"]:
+        size = multiplier * config["model_dim"]
+        nearest = max(divisor, int(size + divisor / 2) // divisor * divisor)
+        sizes.append(nearest + divisor if nearest < 0.9 * size else nearest)
+    return list(zip(config["num_query_heads"], config["num_kv_heads"], sizes, strict=True))
+
+
 STAND_INS: dict[str, StandIn] = {
+    "OpenELMForCausalLM": StandIn("openelm", openelm_shapes, OpenElm),
+    "PLMForCausalLM": StandIn("plm", plm_shapes, load_plm),
+    "CodeShellForCausalLM": StandIn("codeshell", gpt_shapes, load_codeshell),
+    "GPTRefactForCausalLM": StandIn("gpt_refact", gpt_shapes, load_refact),
+    "ChatGLMModel": StandIn("chatglm", chatglm_shapes, load_chatglm),
+    "PanguEmbeddedForCausalLM": StandIn("PanguEmbedded", pangu_shapes, load_pangu),
     "DeciLMForCausalLM": StandIn("nemotron-nas", deci_shapes, Deci),
     "BaichuanForCausalLM": StandIn("baichuan", baichuan_shapes, load_baichuan),
     "JAISLMHeadModel": StandIn("jais", jais_shapes, Jais),

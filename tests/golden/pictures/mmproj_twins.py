@@ -27,6 +27,7 @@ TOKENS = {
     "internvl": {252: "<IMG_CONTEXT>", 253: "<img>", 254: "</img>"},
     "lfm2_vl": {252: "<image>", 253: "<|image_start|>", 254: "<|image_end|>", 255: "<|img_thumbnail|>"},
     "gemma4": {250: "<|image|>", 253: "<|image>", 254: "<image|>"},
+    "llava_next": {252: "<image>"},
     "llama4": {
         249: "<|tile_x_separator|>", 250: "<|tile_y_separator|>", 251: "<|image|>", 252: "<|patch|>",
         253: "<|image_start|>", 254: "<|image_end|>",
@@ -45,11 +46,12 @@ KINDS = {
     "lfm2_vl": "lfm2",
     "gemma4": "gemma4v",
     "llama4": "llama4",
+    "llava_next": "mlp",
 }
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 COLOURS = {
     "qwen2_5_vl": (CLIP_MEAN, CLIP_STD), "mistral3": (CLIP_MEAN, CLIP_STD), "internvl": (IMAGENET_MEAN, IMAGENET_STD),
-    "gemma4": ([0.0] * 3, [1.0] * 3),
+    "gemma4": ([0.0] * 3, [1.0] * 3), "llava_next": (CLIP_MEAN, CLIP_STD),
 }  # fmt: skip
 PREFIXES = (
     "vision_tower.", "multi_modal_projector.", "model.vision_model.", "model.connector.", "model.visual.", "visual.",
@@ -69,6 +71,9 @@ def write_text(path: Path, name: str, golden: Mapping[str, Any]) -> Path:
         if name.startswith("qwen3_vl"):
             writer.add_num_deepstack_layers(len(config["vision_config"]["deepstack_visual_indexes"]))
 
+    if name == "llava_next":
+        config = {**config, "architectures": ["GraniteForCausalLM"]}
+        del tensors["image_newline"]
     return write_gguf(path, config, tensors, extra)
 
 
@@ -150,6 +155,12 @@ def _fields(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
             fields["vision.projector.scale_factor"] = config["downsample_factor"]
         case "llama4":
             fields["vision.projector.scale_factor"] = int(1 / vision["pixel_shuffle_ratio"])
+        case "llava_next":  # of SigLIP, whose activation the converter does not name
+            fields |= {"use_gelu": False, "has_llava_projector": True, "vision.projection_dim": 0}
+            fields["vision.image_grid_pinpoints"] = [side for size in config["image_grid_pinpoints"] for side in size]
+            fields["vision.mm_patch_merge_type"] = "spatial_unpad"
+            fields["vision.feature_layer"] = _features_of(config)
+            fields["vision.block_count"] = max(_features_of(config))
         case "gemma4":
             del fields["use_gelu"]
         case "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe":
@@ -163,6 +174,8 @@ def _tensors(name: str, golden: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The tensors of the encoder by the names of a GGUF file, which the gguf package knows."""
     config = golden["config"]
     all_of_folder = tiny_weights(config["architectures"][0], golden["shapes"], golden["seed"])
+    if name == "llava_next":
+        return _of_llava_next(config, all_of_folder)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 8)
     vision, is_qwen = config["vision_config"], name.startswith("qwen")
     made: dict[str, np.ndarray] = {}
@@ -195,6 +208,31 @@ def _tensors(name: str, golden: Mapping[str, Any]) -> dict[str, np.ndarray]:
     if name == "mistral3":
         made["v.token_embd.img_break"] = all_of_folder["language_model.model.embed_tokens.weight"][253]
     return {_of_merger(key): values for key, values in made.items()}
+
+
+def _features_of(config: Mapping[str, Any]) -> list[int]:
+    """How many layers are before each part of a patch's features."""
+    depth = config["vision_config"]["num_hidden_layers"]
+    return [layer if layer >= 0 else layer + 1 + depth for layer in config["vision_feature_layer"]]
+
+
+def _of_llava_next(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """By the converter of old, which exchanges the names of two products and leaves out the last layers."""
+    pairs = {
+        "vision_tower.": "v.", "vision_model.": "", "multi_modal_projector.linear_1": "mm.0",
+        "multi_modal_projector.linear_2": "mm.2", "image_newline": "model.image_newline", "encoder.layers": "blk",
+        "embeddings.": "", "embedding": "embd", "self_attn.": "attn_", "_proj": "", "layer_norm": "ln",
+        "mlp.fc1": "ffn_down", "mlp.fc2": "ffn_up", "layernorm": "ln",
+    }  # fmt: skip
+    made, depth = {}, max(_features_of(config))
+    for key, values in tensors.items():
+        if "language_model" in key or ".head." in key or "post_layernorm" in key:
+            continue
+        for usual, own in pairs.items():
+            key = key.replace(usual, own)
+        if not (key.startswith("v.blk.") and int(key.split(".")[2]) >= depth):
+            made[key] = values
+    return made
 
 
 def _of_pixtral(key: str, values: np.ndarray, vision: Mapping[str, Any]) -> tuple[str, np.ndarray]:

@@ -7,6 +7,7 @@ import pytest
 
 from server.admission.keyring import ANYBODY, NOBODY, KeyFileError, KeyRing, presented_key
 from server.protocol.errors import ApiError
+from tests.server.conftest import still_limits
 
 ALICE, BOB, ADMIN = "alice-secret-1", "bob-secret-22", "admin-secret-3"
 
@@ -192,6 +193,7 @@ def test_a_wrong_limit_is_refused_with_its_line(key_file, line, message):
     assert BOB not in str(caught.value)
 
 
+@pytest.mark.usefixtures(still_limits.__name__)
 def test_a_reload_keeps_what_was_used(key_file):
     key_file.write_text(f"{ALICE} alice - 0.01 - 100\n")
     ring = KeyRing(file=key_file)

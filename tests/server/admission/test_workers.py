@@ -87,13 +87,13 @@ async def test_large_bodies_are_checked_one_after_another_and_keep_nobody_elses_
 
     def check(result: int) -> int:
         begun.release()
-        assert may_end.wait(5)
+        assert may_end.wait(PATIENCE_S)
         return result
 
     large = [asyncio.create_task(workers.run_large(check, number)) for number in range(3)]
     await asyncio.to_thread(begun.acquire)
-    assert await asyncio.wait_for(workers.run(len, "abc"), 5) == 3
-    assert await asyncio.wait_for(workers.run_long(len, "ab"), 5) == 2
+    assert await asyncio.wait_for(workers.run(len, "abc"), PATIENCE_S / 2) == 3
+    assert await asyncio.wait_for(workers.run_long(len, "ab"), PATIENCE_S / 2) == 2
     assert not begun.acquire(blocking=False)
     may_end.set()
     assert await asyncio.gather(*large) == [0, 1, 2]

@@ -18,6 +18,7 @@ from server.serving.submit import QUEUED_AT_ONCE, queue
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
 from tests.patience import PATIENCE_S
+from tests.server.conftest import eventually
 from tests.server.support.pacing import read_at_pace
 
 
@@ -141,8 +142,7 @@ async def test_leaving_by_cancellation_aborts(n: int) -> None:
             await generation.collect()
 
     running = asyncio.create_task(run())
-    await asyncio.sleep(0.01)
-    assert len(engine.running) == n
+    await eventually(lambda: len(engine.running) == n)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -20,6 +20,7 @@ FAMILIES = {
     "internvl": PictureInput(16, 16, 4, 32, 4),
     "lfm2_vl": ANY_SIZE,
     "llama4": PictureInput(16, 16, 4, 32, 4),
+    "llava_next": PictureInput(0, 0, 64, 8, 69, pixels_shape=(5, 12, 12, 3), is_tiled=True),
     "mistral3": ANY_SIZE,
     "qwen3_5": ANY_SIZE,
     "qwen3_vl_moe": ANY_SIZE,

@@ -13,6 +13,8 @@ from server.api.openai.completion_request import CompletionRequest
 from server.protocol import base_models
 from server.protocol.base_models import MAX_IGNORED, is_typo
 from server.protocol.errors import ApiError, to_api_error
+from tests.fakes.engine_client import FakeEngineClient
+from tests.server.conftest import StartServer
 
 MESSAGES = [{"role": "user", "content": "a"}]
 
@@ -118,6 +120,22 @@ def test_a_length_of_minus_one_is_no_limit(name: str) -> None:
     assert (request.max_tokens, request.is_unlimited) == (None, True)
     assert not CompletionRequest.parse({"prompt": "a"}).is_unlimited
     assert CompletionRequest.parse({"prompt": "a", "max_tokens": -2}).max_tokens == -2
+
+
+async def test_llama_cpps_length_may_go_beyond_the_context(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=lambda *_: [97] * 1000))
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/completions": {"prompt": "ab"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "tide"}]},
+    }
+    for path, body in bodies.items():
+        status, answer = await server.post(path, {**body, "n_predict": 5000})
+        assert (status, answer["choices"][0]["finish_reason"]) == (200, "length")
+        assert answer["usage"]["total_tokens"] == 512
+        assert (await server.post(path, {**body, "max_tokens": 5000}))[0] == 400
+        assert (await server.post(path, {**body, "n_predict": -5}))[0] == 400
+        _, answer = await server.post(path, {**body, "n_predict": 3})
+        assert answer["usage"]["completion_tokens"] == 3
 
 
 def test_fallback_models_are_told_of() -> None:

@@ -12,6 +12,9 @@ import pytest
 from engine.adapters.adapter_weights import AdapterWeights
 from engine.interface.errors import ModelError
 from server.router import adapters
+from server.router.forwarding import WholeAnswer, ask
+from server.router.replica import ProxyRequest, Replica
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.router.conftest import RunningFront, StartFront
 
@@ -114,10 +117,14 @@ async def test_a_replica_that_has_not_answered_is_told_again(front: RunningFront
 async def test_a_replica_whose_disk_does_not_answer_does_not_hold_the_others_up(
     front: RunningFront, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapters, "CALL_S", 0.2)
     goes_on = threading.Event()
     stuck = front.servers["1"].engine.client
-    monkeypatch.setattr(stuck, "read_adapter", lambda _: goes_on.wait(10) and None)
+
+    async def ask_impatiently(replica: Replica, proxied: ProxyRequest, seconds: float) -> WholeAnswer:
+        return await ask(replica, proxied, 0.2 if replica.name == "1" else seconds)
+
+    monkeypatch.setattr(adapters, "ask", ask_impatiently)
+    monkeypatch.setattr(stuck, "read_adapter", lambda _: goes_on.wait(PATIENCE_S) and None)
     try:
         assert (await call(front, LOAD, lora_name="a", lora_path="/a"))[0] == 200
         later = await start_adapted(start_server)
@@ -167,7 +174,7 @@ async def test_a_call_goes_on_whose_client_leaves(front: RunningFront, monkeypat
 
     def read_slowly(path: Path) -> AdapterWeights:
         has_begun.set()
-        goes_on.wait(10)
+        goes_on.wait(PATIENCE_S)
         return read(path)
 
     monkeypatch.setattr(slow, "read_adapter", read_slowly)

@@ -50,9 +50,9 @@ async def test_it_goes_on_at_the_character_on_the_same_connection(
     lost: tuple[RunningServer, ...] = ()
     for num_steps in (7, 11):
         server = await busy(slow, lost)
+        num_before = len(follower.data)
         server.engine.step(num_steps)
-        await eventually(lambda: bool(follower.data))
-        await asyncio.sleep(0.02)
+        await eventually(lambda num_before=num_before: len(follower.data) > num_before)
         await server.cut_connections()
         lost += (server,)
     last = await busy(slow, lost)

@@ -14,6 +14,7 @@ from server.serving import residency
 from server.serving.reconfiguration import Reconfiguration
 from server.startup.model_settings import settings_of_each
 from server.startup.settings import ServerSettings, SettingsError
+from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
 from tests.server.serving.conftest import SeveralServer, StartSeveral
 
@@ -117,7 +118,7 @@ async def test_what_changes_while_an_adapter_is_read_counts(start_several: Start
 
         def slow(folder: Path) -> Any:
             started.set()
-            goes_on.wait(5)
+            goes_on.wait(PATIENCE_S)
             return usual(folder)
 
         engine.read_adapter = slow  # type: ignore[method-assign]

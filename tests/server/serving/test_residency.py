@@ -252,9 +252,10 @@ async def test_a_model_stays_where_nobody_waits_for_the_other_any_more(start_sev
         await eventually(lambda: len(busy.running) == 1)
         busy.step()
         waiting = asyncio.create_task(server.complete("two"))
+        await eventually(lambda: num_users(server, "two") == 1)
         await asyncio.sleep(0.1)
         waiting.cancel()
-        await asyncio.sleep(0.05)
+        await eventually(lambda: num_users(server, "two") == 0)
         busy.step(9)
         assert text_of(await running) == "one:abc"
         await asyncio.sleep(0.05)
@@ -341,7 +342,7 @@ async def test_who_waits_for_a_model_is_told_that_the_server_ends(start_several:
         whole = asyncio.create_task(server.complete("two"))
         stream = asyncio.create_task(server.stream_bytes("/v1/completions", {"prompt": "ab", "model": "two"}))
         await server.reach(two="loading")
-        await asyncio.sleep(0.02)
+        await eventually(lambda: num_users(server, "two") == 2)
         server.served.start_draining()
         status, body = await whole
         assert (status, body["error"]["code"]) == (503, "draining")
@@ -363,6 +364,12 @@ async def test_nobody_starves(start_several: StartSeveral) -> None:
         await _is_settled(server)
 
 
+def num_users(server: SeveralServer, name: str) -> int:
+    """How many requests wait for a model, or use it."""
+    (place,) = (place for model, place in server.served.residency._places.items() if model.model_name == name)
+    return place.num_users
+
+
 async def _is_settled(server: SeveralServer) -> None:
     await eventually(lambda: len(server.in_memory) == 1 and "loading" not in server.states().values())
 
@@ -370,7 +377,7 @@ async def _is_settled(server: SeveralServer) -> None:
 async def test_an_idle_model_that_need_not_leave_after_all_is_woken_by_its_next_request(
     start_several: StartSeveral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(residency, "RETRY_S", 0.3)
+    monkeypatch.setattr(residency, "RETRY_S", 10 * PATIENCE_S)
     async with start_several("one two", models_max=1, sleep_idle_seconds=0.05) as server:
         await server.reach(one="asleep")
         lifecycle = server.engine("one").lifecycle

@@ -10,6 +10,7 @@ from server.startup.settings import ServerSettings, SettingsError
 
 SWITCHES = (
     "no_slots",
+    "no_playground",
     "no_prefix_caching",
     "synchronous",
     "strict_parameters",
@@ -53,6 +54,7 @@ def test_every_setting_has_a_flag_and_a_variable(tmp_path: Path) -> None:
         "api_prefix": "/llm",
         "apis": "openai, ollama",
         "no_slots": "1",
+        "no_playground": "1",
         "metrics_port": "9090",
         "metrics_names": "both",
         "ssl_certfile": "chain.pem",

@@ -79,14 +79,19 @@ async def test_ids_are_secrets_and_belong_to_their_owner(hold: Hold) -> None:
 
 
 async def test_an_answer_that_nobody_reads_is_stopped_and_later_forgotten(hold: Hold) -> None:
-    held, tap = hold(grace=GRACE), Tap()
-    answer = held.start("me", tap)
+    held, tap, was_held = hold(grace=GRACE), Tap(), list[bool]()
+
+    async def work(answer: LoggedStream) -> None:
+        await tap(answer)
+        was_held.append(held.get("me", answer.id) is answer)
+
+    answer = held.start("me", work)
     await answer.begun()
     with answer.reading():
         await asyncio.sleep(2 * GRACE)
         assert answer.is_running
     await eventually(lambda: not answer.is_running)
-    assert held.get("me", answer.id) is answer
+    assert was_held == [True]
     await eventually(lambda: held.get("me", answer.id) is None)
 
 

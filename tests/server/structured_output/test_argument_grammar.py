@@ -24,7 +24,7 @@ CITY = {
     "additionalProperties": False,
 }
 TOOLS = [FunctionDefinition(name="weather", parameters=CITY), FunctionDefinition(name="clock")]
-_MORE = ('arguments"', 's":', 's": {', 's":{"', '":"', '":{', '{"name', "ments", "```json\n")
+_MORE = ('arguments"', 's":', 's": {', 's":{"', '":"', '":{', '{"name', "ments", "```json\n", "}\n", "}}", '},{"')
 
 
 class Vocabulary(MergedBytes):
@@ -36,7 +36,8 @@ VOCABULARY = GrammarVocabulary(Vocabulary(), Vocabulary.vocab_size)
 KEYS = ArgumentKeys(TokenTable(Vocabulary.token_bytes, Vocabulary.eos_token_ids, Vocabulary.vocab_size))
 COMPILED = CompiledGrammar.compile(arguments_lark(TOOLS), VOCABULARY)
 RULES = ArgumentGrammar(KEYS, COMPILED, [tool.name for tool in TOOLS], None, is_single=False)
-SINGLE = ArgumentGrammar(KEYS, COMPILED, [tool.name for tool in TOOLS], None, is_single=True)
+ONLY_ONE = CompiledGrammar.compile(arguments_lark(TOOLS, is_single=True), VOCABULARY)
+SINGLE = ArgumentGrammar(KEYS, ONLY_ONE, [tool.name for tool in TOOLS], None, is_single=True)
 GOOD = '{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}'
 
 
@@ -98,6 +99,30 @@ def test_a_token_that_goes_on_behind_the_key_cannot_begin_what_is_no_object() ->
     assert b's":' in texts
     assert b's": {' not in texts
     assert b's":{"' not in texts
+
+
+def test_the_token_that_ends_the_arguments_may_go_on_behind_them() -> None:
+    ending = {b"}", b"}\n", b"}}", b"}]"}
+    for rules, ends in ((RULES, ending | {b"},", b'},{"'}), (SINGLE, ending)):
+        matcher = rules.matcher()
+        assert follows(matcher, list(GOOD[:-2].encode()))
+        texts = {Vocabulary.token_bytes[at] for at in allowed_tokens(matcher, Vocabulary.vocab_size)}
+        assert {text for text in texts if text.startswith(b"}")} == ends
+        for text in ends:
+            after = matcher.copy()
+            after.accept(Vocabulary.token_bytes.index(text))
+            if rules is RULES:
+                assert len(allowed_tokens(after, Vocabulary.vocab_size)) > 256
+            else:
+                assert set(allowed_tokens(after, Vocabulary.vocab_size)) == set(Vocabulary.eos_token_ids)
+
+
+def test_a_call_that_begins_in_the_token_that_ends_another_follows_its_schema() -> None:
+    matcher = RULES.matcher()
+    assert follows(matcher, list(GOOD[:-2].encode()))
+    assert follows(matcher, [Vocabulary.token_bytes.index(b'},{"')])
+    assert follows(matcher.copy(), list(b'name": "weather", "arguments": {"city": "Rome"}}'))
+    assert not follows(matcher, list(b'name": "weather", "arguments": {"city": "Bonn"}}'))
 
 
 def test_one_call_where_they_are_not_parallel() -> None:

@@ -149,18 +149,15 @@ UNSATISFIABLE = [
 
 UNSUPPORTED = [
     ({"type": "array", "uniqueItems": True}, 'Unimplemented keys: ["uniqueItems"]'),
-    ({"not": {"type": "string"}}, 'Unimplemented keys: ["not"]'),
-    ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, 'Unimplemented keys: ["if", "then"]'),
-    ({"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired"),
-    ({"type": "object", "propertyNames": {"pattern": "x"}}, "propertyNames"),
+    ({"not": {"multipleOf": 3}}, 'Unimplemented keys: ["not"]'),
+    ({"if": {"format": "date"}, "then": {"minLength": 3}}, 'Unimplemented keys: ["if", "then"]'),
+    ({"type": "object", "propertyNames": {"format": "date"}}, "propertyNames"),
     ({"type": "array", "contains": {"type": "integer"}}, "contains"),
-    ({"type": "object", "properties": {"a": {}}, "minProperties": 1}, "min/maxProperties"),
-    ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
+    ({"type": "string", "pattern": "^((?=a).)*$"}, "look-around"),
     ({"type": "string", "pattern": "["}, "unclosed character class"),
     ({"type": "objct"}, "Invalid type: objct"),
     ({"$ref": "http://example.com/schema"}, "does not fetch resources"),
     ({"$ref": "#/$defs/none"}, "none"),
-    ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 2}]}, "oneOf"),
     ({"type": "integer", "minimum": "x"}, "minimum"),
     (5, "must be an object or a boolean"),
 ]

@@ -21,6 +21,7 @@ from server.structured_output.grammar_limits import GrammarTooExpensive, Invalid
 from server.structured_output.grammar_vocabulary import GrammarVocabulary, HasVocabulary
 from tests.fakes.grammar_walk import MergedBytes
 from tests.patience import PATIENCE_S
+from tests.server.conftest import eventually
 
 IMPATIENT = 0.025  # processor seconds; a grammar is waited for 20 times as long, in which its thread must begin
 
@@ -79,7 +80,10 @@ async def test_a_grammar_requested_twice_at_once_is_compiled_once(gated: Gated) 
 
 async def test_a_grammar_is_waited_for_only_so_long_but_kept_for_the_next_request(gated: Gated) -> None:
     """The wait tells nothing of the grammar, because the machine may be busy: the client shall come again."""
-    grammars = compiler(timeout=IMPATIENT, compile_grammar=gated)
+    grammars = compiler(compile_grammar=gated)
+    patient = asyncio.create_task(grammars.compile(regex("a"), "structured_outputs"))
+    await eventually(lambda: bool(gated.calls))
+    grammars._timeout = IMPATIENT
     with pytest.raises(QueueFull, match="structured_outputs: the regular expression is still being compiled"):
         await grammars.compile(regex("a"), "structured_outputs")
     with pytest.raises(QueueFull, match="still being compiled"):
@@ -92,6 +96,7 @@ async def test_a_grammar_is_waited_for_only_so_long_but_kept_for_the_next_reques
                 break
             except QueueFull:
                 await asyncio.sleep(0.005)
+    assert isinstance(await patient, CompiledGrammar)
     assert gated.calls == {regex("a"): 1}
 
 

@@ -26,6 +26,7 @@ pytestmark = [
 TRANSPORTS = ("sse", "websocket", "responses")
 READY = "document.querySelector('#server')?.dataset.state === 'ready'"
 ANSWERS = "document.querySelectorAll('.message.assistant[data-finish]').length"
+UNDO = "#toast:not([hidden]) #toast-undo:not([hidden])"
 LAST = "[...document.querySelectorAll('.message.assistant')].at(-1)"
 EVIL = "<img src=x onerror=alert(1)><script>document.title = 'x'</script> [a](javascript:alert(1)) **bold**"
 TOOL = {"name": "tide", "description": "", "parameters": {"type": "object", "properties": {"port": {"type": "string"}}}}
@@ -154,7 +155,7 @@ async def test_a_reload_in_mid_stream_goes_on_without_a_gap(
     for _ in range(5):
         engine.step()
     await page.wait_for(f"{LAST}?.querySelector('.content').textContent.length === 5")
-    await page.wait_for("new Promise(resolve => setTimeout(() => resolve(true), 600))")  # it is kept twice a second
+    await until_kept(page, "nodes.some(({ content }) => content === 'THE T')")
     await reload(page)
     for _ in range(5):
         engine.step()
@@ -164,6 +165,7 @@ async def test_a_reload_in_mid_stream_goes_on_without_a_gap(
         await asyncio.sleep(0)
     assert await page.wait_for(f"{LAST}.dataset.finish") == "stop"
     assert await shown(page) == ["the tide is coming in", "THE TIDE IS COMING IN"]
+    await until_kept(page, "nodes.some(({ finish }) => finish === 'stop')")
     await reload(page)
     await page.wait_for("document.querySelectorAll('.content').length === 2")  # it is read from the browser's database
     assert await shown(page) == ["the tide is coming in", "THE TIDE IS COMING IN"]
@@ -287,7 +289,7 @@ async def test_a_completion_goes_on_after_a_reload(
         engine.step()
     story = "document.querySelector('#story-text').value"
     await page.wait_for(f"{story}.endsWith('bONE')")
-    await page.wait_for("new Promise(resolve => setTimeout(() => resolve(true), 600))")  # it is kept twice a second
+    await until_kept(page, "nodes.some(({ content }) => content === 'ONE')")
     await reload(page)
     for _ in range(6):
         engine.step()

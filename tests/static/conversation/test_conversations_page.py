@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.static.conversation.test_chat_page import ANSWERS, ask, open_chat, reload
+from tests.static.conversation.test_chat_page import ANSWERS, UNDO, ask, open_chat, reload
 from tests.static.support.devtools import Browser, Page
 from tests.static.support.stub_server import StubServer
 from tests.static.test_tokens_page import set_value
@@ -101,12 +101,12 @@ async def test_conversations_are_found_renamed_taken_away_and_brought_back(page:
     await page.wait_for("globalThis.saved !== undefined")
     exported = await page.evaluate("saved.text()")
     await page.click("#chat-new")  # ends the search, which would hide the new one
-    assert await page.evaluate("document.querySelector('#conversation-search').value") == ""
+    await page.wait_for("document.querySelector('#conversation-search').value === ''")
     await page.wait_for(f"{ENTRIES}.length === 2")
     for left in (1, 0):
         await page.click("#conversations .tools button:last-child")
         await page.wait_for(f"{ENTRIES}.length === {left}")
-    await page.click("#toast-undo")
+    await page.click(UNDO)
     await page.wait_for(f"{ENTRIES}.length === 1")
     await page.click("#conversations .tools button:last-child")
     await page.wait_for(f"{ENTRIES}.length === 0")

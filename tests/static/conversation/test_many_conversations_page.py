@@ -11,8 +11,9 @@ import pytest_asyncio
 
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
-from tests.static.conversation.test_chat_page import LAST, READY, answer, ask, reload, shown
+from tests.static.conversation.test_chat_page import LAST, READY, UNDO, answer, ask, reload, shown
 from tests.static.support.devtools import Browser, Page
+from tests.static.support.kept import until_kept
 from tests.static.test_tokens_page import set_value
 
 pytestmark = [
@@ -90,6 +91,7 @@ async def test_three_answers_stream_while_a_fourth_conversation_is_read(
         engine.step()
     await open_entry(page, "the ebb")
     await page.wait_for(f"{LAST}?.querySelector('.content').textContent === 'THE EB'")
+    await until_kept(page, "nodes.filter(({ stream }) => stream).length === 3")
     await reload(page)  # all three go on
     await page.wait_for(f"{DOTS.replace('KIND', 'streaming')} === 3")
     while engine.running:
@@ -141,7 +143,7 @@ async def test_a_conversation_that_is_deleted_while_it_answers_comes_back_with_w
     await page.click("#conversations .tools button:last-child")
     await page.wait_for("document.querySelector('#bin-open').textContent === 'Recently deleted (1)'")
     await eventually(lambda: not engine.running)
-    await page.click("#toast-undo")
+    await page.click(UNDO)
     await page.wait_for(f"{LAST}?.dataset.finish === 'abort'")
     assert await shown(page) == ["the tide comes in", "THE"]
     await page.wait_for("document.querySelector('#bin-open').hidden")
@@ -162,9 +164,9 @@ async def test_a_long_conversation_opens_at_its_end_and_is_there_to_its_beginnin
     await page.wait_for(f"{LAST}?.textContent.includes('Message 599')")
     log = "document.querySelector('#chat-log')"
     gap = f"({log}.scrollHeight - {log}.scrollTop - {log}.clientHeight)"
-    assert await page.evaluate(gap) < 60
+    await page.wait_for(f"{gap} < 60")
     await page.wait_for("document.querySelectorAll('.message').length === 600")
-    assert await page.evaluate(gap) < 60
+    await page.wait_for(f"{gap} < 60")
     assert await page.evaluate("document.querySelector('.message .content').textContent.startsWith('Message **0**')")
     await page.evaluate(f"{log}.scrollTop = 0")
     await page.click("#chat-end:not([hidden])")

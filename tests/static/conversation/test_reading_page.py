@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
-from tests.static.conversation.test_chat_page import ANSWERS, LAST, READY, act, answer, ask
+from tests.static.conversation.test_chat_page import ANSWERS, LAST, READY, UNDO, act, answer, ask
 from tests.static.support.devtools import Browser, Page
+from tests.static.support.kept import until_kept
 from tests.static.support.stub_server import MODEL, StubServer
 from tests.static.test_tokens_page import set_value
 
@@ -68,7 +71,7 @@ async def test_a_deleted_message_comes_back_and_nothing_is_scrolled_sideways(pag
     await page.wait_for("document.querySelectorAll('.message').length === 3")
     assert await page.evaluate(f"{LOG}.scrollLeft") == 0
     assert await page.evaluate(f"{LOG}.scrollWidth <= {LOG}.clientWidth")
-    await page.click("#toast-undo")
+    await page.click(UNDO)
     await page.wait_for("document.querySelectorAll('.message').length === 4")
     await page.wait_for("document.querySelector('#conversations .name') !== null")
     await page.evaluate("document.body.dataset.old = 'yes'")
@@ -130,7 +133,7 @@ async def begin(browser: Browser, server: RunningServer) -> Page:
     for _ in range(3):
         server.engine.step()
     await page.wait_for(f"{LAST}?.querySelector('.content').textContent === 'THE'")
-    await page.wait_for("new Promise((resolve) => setTimeout(() => resolve(true), 600))")  # it is kept by then
+    await until_kept(page, "nodes.some(({ content }) => content === 'THE')")
     return page
 
 
@@ -158,9 +161,7 @@ async def test_a_lost_server_is_told_at_the_end_of_the_answer_and_at_the_top(
 ) -> None:
     page = await begin(browser, slow_server)
     await slow_server.runner.cleanup()
-    await page.wait_for(f"{LAST}.querySelector('.waiting') !== null")
-    place = f"{LAST}.querySelector('.content').compareDocumentPosition({LAST}.querySelector('.waiting'))"
-    assert await page.evaluate(f"({place} & Node.DOCUMENT_POSITION_FOLLOWING) !== 0")
+    await page.wait_for(f"{LAST}.querySelector('.content ~ .waiting') !== null")  # it comes and goes with each attempt
     await page.wait_for("document.querySelector('#server').dataset.state === 'lost'")
     await page.close()
 
@@ -212,7 +213,8 @@ async def test_on_a_phone_a_message_waits_for_the_answer_and_may_interrupt_it(
     assert len(server.requests) == 1
     await page.click("#chat-next-now")
     await page.wait_for(f"{ANSWERS} === 2 && {LAST}.dataset.finish === 'stop'")
-    assert server.aborted.is_set()
+    async with asyncio.timeout(PATIENCE_S):
+        await server.aborted.wait()
     assert server.requests[1]["messages"][-1]["content"] == "and then?"
     assert await page.evaluate("document.querySelector('#chat-next').hidden")
     assert page.complaints() == []
@@ -233,8 +235,8 @@ async def test_with_a_keyboard_or_on_its_side_a_phone_shows_the_answer(
     await resize(page, width, height)
     await page.evaluate("document.querySelector('#chat-input').focus()")
     await page.wait_for(f"{LOG}.clientHeight > {height} / 2")
-    assert await page.evaluate("document.documentElement.scrollHeight") <= height
-    assert await page.evaluate("document.querySelector('#chat-send').getBoundingClientRect().bottom") <= height
+    await page.wait_for(f"document.documentElement.scrollHeight <= {height}")
+    await page.wait_for(f"document.querySelector('#chat-send').getBoundingClientRect().bottom <= {height}")
     await page.close()
 
 

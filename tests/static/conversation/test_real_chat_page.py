@@ -9,9 +9,11 @@ import pytest
 from engine.client import EngineClient
 from engine.engine import Engine
 from server.text.text_model import TextModel
+from tests.server.conftest import eventually
 from tests.server.support.real_server import serving
 from tests.static.conversation.test_chat_page import ANSWERS, LAST, TRANSPORTS, act, ask, open_chat, reload, shown
 from tests.static.support.devtools import Browser
+from tests.static.support.kept import until_kept
 from tests.static.test_tokens_page import set_value
 
 MAX_BODY_BYTES = 65_536
@@ -47,9 +49,12 @@ async def test_a_visit(browser: Browser, real_engine: Engine, text_model: TextMo
 
         await set_value(page, "#max-tokens", "400")
         await page.click("#parameter-ignore_eos")
+        before = engine.stats().num_generation_tokens
         await ask(page, "Tell me a long story.")
-        await page.wait_for(f"{LAST}.querySelector('.content').textContent.length > 30")
+        await eventually(lambda: engine.stats().num_generation_tokens >= before + 30)
         await engine.lifecycle.pause()  # so that the answer does not end while a busy machine loads the page
+        await page.wait_for(f"{LAST}.querySelector('.content').textContent.length > 30")
+        await until_kept(page, "nodes.some(({ stream, content }) => stream && content.length > 30)")
         await reload(page)
         await page.wait_for(f"{LAST}?.getAttribute('aria-busy') === 'true'")
         early = await page.evaluate(f"{LAST}.querySelector('.content').textContent.length")

@@ -18,6 +18,7 @@ from tests.fakes.text_model import EOS
 from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
 from tests.static.conversation.test_chat_page import ANSWERS, ask, open_chat, reload, shown
 from tests.static.support.devtools import Browser, Page
+from tests.static.support.kept import until_kept
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -145,6 +146,7 @@ async def test_a_tool_that_is_allowed_runs_alone_until_it_is_asked_for_again(
     await page.wait_for(f"{ANSWERS} === 2")
     assert (await shown(page))[2:] == ["high at noon", "high at noon"]
     assert mcp.calls == [{"name": "tide", "arguments": {"port": "Brest"}}]
+    await until_kept(page, "nodes.filter(({ role, finish }) => role === 'assistant' && finish).length === 2")
     await reload(page)
     await page.wait_for(f"{ANSWERS} === 2")
     assert await page.text("#chat-tools") == "Tools: 1"
@@ -196,6 +198,7 @@ async def test_calls_that_wait_can_be_run_after_a_reload(browser: Browser, tides
     await choose(page, "page")
     await ask(page, "do the sum")
     await page.wait_for(f"{OFFERED} === 2")
+    await until_kept(page, "nodes.some(({ finish }) => finish === 'tool_calls')")
     await reload(page)
     await page.wait_for(f"{OFFERED} === 2")
     await page.click(".call .actions button")

@@ -204,9 +204,10 @@ class Page:
 
     async def text(self, selector: str) -> str:
         """The text of the first element that matches, as it is in the document; waits for one to be there."""
-        await self.wait_for(f"document.querySelector({selector!r}) !== null")
-        found: str = await self.evaluate(f"document.querySelector({selector!r}).textContent")
-        return found
+        found: str = await self.wait_for(
+            f"(element => element === null ? null : [element.textContent])(document.querySelector({selector!r}))"
+        )
+        return found[0]
 
     async def click(self, selector: str) -> None:
         """Clicks on the first element that matches; waits for one to be there."""

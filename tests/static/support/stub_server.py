@@ -3,7 +3,8 @@
 The last line of the prompt, or of the last message, chooses what happens:
 
 - "refuse": an error before the stream; "break": an error after two tokens;
-- "drop": the connection dies after two tokens; "endless": tokens until the client goes or cancels;
+- "drop": the connection dies after two tokens, once `may_drop` is set;
+- "endless": tokens until the client goes or cancels;
 - "code": prose, a fenced code block and markup that must stay text;
 - anything else: the words of STORY, one token each.
 
@@ -30,7 +31,6 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 TOKEN_INTERVAL = 0.003  # seconds
-DROP_DELAY = 0.5  # seconds for the client to read what came; a reset connection discards what it has not
 REFUSAL = {
     "message": "temperature is 9; it must be from 0 to 2",
     "type": "invalid_request_error",
@@ -46,6 +46,7 @@ class StubServer:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.aborted = asyncio.Event()
+        self.may_drop = asyncio.Event()  # a connection that dies takes along what its client has not read yet
         self.is_ready = True
         self.models = [MODEL]
         self.modalities = ["text"]  # of all of them
@@ -164,7 +165,7 @@ class StubServer:
         if script == "break":
             await send({"error": FAILURE})  # and the end, without [DONE]
         elif request.transport is not None:
-            await asyncio.sleep(DROP_DELAY)
+            await self.may_drop.wait()
             request.transport.abort()
 
     async def _stream(self, request: web.Request) -> web.WebSocketResponse:
@@ -200,6 +201,7 @@ class StubServer:
                     if _script(message) == "break":
                         await socket.send_json({"type": "error", "id": id_, "error": FAILURE})
                     else:
+                        await self.may_drop.wait()
                         await socket.close()
                     return
                 num_tokens += 1

@@ -22,6 +22,7 @@ _FOLDER_NAMES = {
     "model.embed_tokens.": "transformer.word_embeddings.", "model.layers.": "transformer.h.",
     "model.ln_f.": "transformer.ln_f.",
 }  # fmt: skip
+_OWN_MODEL_TYPES = ("RefinedWeb", "RefinedWebModel")
 
 _ONE_NORM = {"attention_norm": ("input_layernorm", "attn_norm")}
 _TWO_NORMS = {"attention_norm": ("ln_attn", "attn_norm_2"), "mlp_norm": ("ln_mlp", "attn_norm")}
@@ -93,6 +94,22 @@ class Falcon(JoinedQkvDecoder):
         if self.config.has_two_norms:
             return _TWO_NORMS
         return _ONE_NORM if self.config.is_parallel else self.norms
+
+
+@dataclass(frozen=True)
+class RefinedWeb(Falcon):
+    """Falcon by the makers' own class, whose configuration has other names."""
+
+    @classmethod
+    def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
+        if config.text("model_type") not in (None, *_OWN_MODEL_TYPES):
+            raise config.error("model_type", f'of this architecture it must be "{_OWN_MODEL_TYPES[0]}"')
+        renamed = {
+            "num_hidden_layers": config.value("n_layer"), "num_attention_heads": config.value("n_head"),
+            "num_kv_heads": config.value("n_head_kv"), "model_type": "falcon",
+            "new_decoder_architecture": config.value("n_head_kv") is not None,
+        }  # fmt: skip
+        return super().from_folder(config.with_values(renamed), tensor_names)
 
 
 def _of_falcon(usual: DecoderConfig, *, has_two_norms: bool) -> FalconConfig:

@@ -56,6 +56,7 @@ class Gpt2(JoinedQkvDecoder):
     has_norm_bias = True
     model_type = "gpt2"
     has_transposed_matrices: ClassVar[bool] = True  # whether a folder has matrices as [inputs, outputs]
+    first_position: ClassVar[int] = 0  # the row of the table of positions that a text's first token has
 
     # Masks, which old releases of transformers stored.
     derived_tensors = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)")
@@ -86,7 +87,8 @@ class Gpt2(JoinedQkvDecoder):
 
     def leaves(self) -> tuple[Leaf, ...]:
         config = self.config
-        positions = single((config.context_length, config.hidden_size), ("model.embed_positions", "position_embd"))
+        num_positions = self.first_position + config.context_length
+        positions = single((num_positions, config.hidden_size), ("model.embed_positions", "position_embd"))
         leaf = Leaf("position_embedding", LeafKind.EMBEDDING, (positions,), Split.OUTPUTS, is_per_layer=False)
         return (*super().leaves(), leaf.renamed("safetensors", self.folder_name))
 
@@ -118,7 +120,7 @@ class Gpt2(JoinedQkvDecoder):
         # No request is longer than the context; this keeps what padding has within the table.
         positions = jnp.clip(layout.positions, 0, self.config.context_length - 1)
         embedded = super().embed(params, tokens, layout, products)
-        return embedded + products.embed(params["position_embedding"], positions, layout)
+        return embedded + products.embed(params["position_embedding"], positions + self.first_position, layout)
 
 
 def _transposed(leaf: Leaf, *names: str) -> Leaf:

@@ -15,6 +15,7 @@ from engine.weights.tensors import AsMatrix, Transform
 
 # Where config.json says nothing; source: transformers' StableLmConfig.
 _DEFAULTS: dict[str, Any] = {"partial_rotary_factor": 0.25}
+_OWN_MODEL_TYPE = "stablelm_epoch"
 _MLP_NORM = "blk.0.ffn_norm.weight"  # a tensor of GGUF files whose blocks are one after the other
 
 
@@ -54,3 +55,18 @@ class StableLm(HeadNormsDecoder):
     def head_norm_of_folder(self, kind: str, head: int, num_heads: int) -> tuple[str, Transform]:
         """As `HeadNormsDecoder.head_norm_of_folder`; each head has a tensor of its own."""
         return f"self_attn.{kind}_layernorm.norms.{head}", AsMatrix
+
+
+@dataclass(frozen=True)
+class StableLmEpoch(StableLm):
+    """StableLM by the makers' own class, whose configuration has other names."""
+
+    @classmethod
+    def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
+        if config.text("model_type") not in (None, _OWN_MODEL_TYPE):
+            raise config.error("model_type", f'of this architecture it must be "{_OWN_MODEL_TYPE}"')
+        renamed = {
+            "model_type": "stablelm", "layer_norm_eps": config.value("norm_eps"),
+            "partial_rotary_factor": config.value("rope_pct"),
+        }  # fmt: skip
+        return super().from_folder(config.with_values(renamed), tensor_names)

@@ -1,25 +1,18 @@
 """The MiniCPM3 architecture (OpenBMB, "MiniCPM3-4B", 2024)."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import jax
-
-from engine.backends.base.backend import Products
-from engine.backends.base.token_layout import TokenLayout
 from engine.models.architectures.llamas.minicpm import refuse_long
-from engine.models.parts.decoder import Decoder, FeedForward
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.experts import ExpertsConfig
 from engine.models.parts.longrope import read_longrope, read_longrope_of_gguf
 from engine.models.parts.routed import latent_config
+from engine.models.parts.routed.dense_latent_decoder import DenseLatentDecoder
 from engine.models.parts.routed.latent_config import LatentConfig, LatentSizes, with_latents
-from engine.models.parts.routed.latent_decoder import LatentDecoder
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.layout import Params
-from engine.weights.leaf import Leaf
 
 # Where config.json says nothing; source: transformers' MiniCPM3Config.
 _DEFAULTS: dict[str, Any] = {
@@ -32,7 +25,7 @@ _SCALE_EMBEDDING, _SCALE_DEPTH, _BASE_SIZE = 12.0, 1.4, 256
 
 
 @dataclass(frozen=True)
-class MiniCpm3(LatentDecoder):
+class MiniCpm3(DenseLatentDecoder):
     """Latent attention, feed-forward blocks without experts, and MiniCPM's multipliers."""
 
     is_paired_in_gguf = False
@@ -61,18 +54,6 @@ class MiniCpm3(LatentDecoder):
         sizes = replace(sizes, is_paired_in_folder=False)
         made = _with_multipliers(usual, sizes, _SCALE_EMBEDDING, _SCALE_DEPTH, _BASE_SIZE)
         return cls(made, is_joined_in_gguf=True)
-
-    def feed_forward_leaves(self) -> list[Leaf]:
-        return Decoder.feed_forward_leaves(self)
-
-    def runs(self) -> Sequence[tuple[range, FeedForward]]:
-        return Decoder.runs(self)
-
-    def feed_forward(
-        self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products,
-        num_others: int | jax.Array = 0,
-    ) -> jax.Array:  # fmt: skip
-        return Decoder.feed_forward(self, x, params, index, layout, products)
 
 
 def _with_multipliers(

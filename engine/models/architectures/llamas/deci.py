@@ -108,6 +108,8 @@ class Deci(Decoder):
     can_be_split: ClassVar[bool] = False
     is_paired_in_gguf = True
     norms: ClassVar[Mapping[str, Names]] = {}  # they are among the leaves of their blocks
+    attention_norm_names: ClassVar[Names] = ("input_layernorm", "attn_norm")
+    mlp_norm_names: ClassVar[Names] = ("post_attention_layernorm", "ffn_norm")
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
@@ -161,7 +163,7 @@ class Deci(Decoder):
 
     def attention_leaves(self) -> list[Leaf]:
         config, hidden = self.config, self.config.hidden_size
-        norm_names = ("input_layernorm", "attn_norm")
+        norm_names = self.attention_norm_names
         attending = [*self.norm_leaves("attention_norm", hidden, norm_names), *super().attention_leaves()]
         leaves = [replace(leaf, layers=config.attention_layers) for leaf in attending]
         if config.linear_layers:
@@ -178,7 +180,7 @@ class Deci(Decoder):
             up = tuple(in_layers((size, hidden), (f"mlp.{kind}_proj", f"ffn_{kind}")) for kind in ("gate", "up"))
             down = in_layers((hidden, size), ("mlp.down_proj", "ffn_down"))
             of_size = [
-                *self.norm_leaves(f"mlp_norm_{size}", hidden, ("post_attention_layernorm", "ffn_norm")),
+                *self.norm_leaves(f"mlp_norm_{size}", hidden, self.mlp_norm_names),
                 Leaf(f"gate_up_{size}", LeafKind.GATED, up, Split.OUTPUTS),
                 Leaf(f"down_{size}", LeafKind.MATRIX, (down,), Split.INPUTS),
             ]

@@ -55,3 +55,18 @@ class Glm4Moe(RoutedDecoder):
         if self.config.has_query_key_norm:
             return leaves
         return [leaf for leaf in leaves if leaf.name not in ("q_norm", "k_norm")]
+
+
+@dataclass(frozen=True)
+class SolarOpen(Glm4Moe):
+    """Solar Open 100B (Upstage, 2025): whole heads are rotated, nothing is normed but blocks, and all have experts."""
+
+    @classmethod
+    def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
+        inner = config.required_integer("moe_intermediate_size", least=1)
+        usual = folder_config.read_decoder(
+            config.with_values({"intermediate_size": inner}), tensor_names, "solar_open", rotates_a_part=True,
+            default_theta=1_000_000.0, default_epsilon=1e-5,
+        )  # fmt: skip
+        made = routed_config.read_folder(config, usual, dense_layers=())
+        return cls(Glm4MoeConfig(**{**vars(made), "has_attention_output_bias": False}))

@@ -10,6 +10,7 @@ from engine.backends.base.backend import Products
 from engine.backends.base.operands import Norm
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts.decoder import in_layers
+from engine.models.parts.even_sums import normed
 from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind
@@ -21,6 +22,7 @@ class MambaDecoder(HybridDecoder):
 
     made_parts: ClassVar[tuple[str, ...]] = ("time", "b", "c")  # one after the other
     has_part_norms: ClassVar[bool] = True
+    part_epsilon: float = 0.0  # above 0, parts are normed with this epsilon and without weights
 
     def mamba_leaves(self) -> list[Leaf]:
         """As `HybridDecoder.mamba_leaves`, with what makes time steps, B and C, and their norms."""
@@ -63,6 +65,8 @@ class MambaDecoder(HybridDecoder):
         norms: dict[str, Norm | None] = {}
         for kind, size in sizes.items():
             parts[kind], start = made[:, start : start + size], start + size
+            if self.part_epsilon:
+                parts[kind] = normed(parts[kind], None, self.part_epsilon).astype(made.dtype)
             has_norm = self.has_part_norms
             norms[kind] = Norm(params[f"mamba_{kind}_norm"], self.config.rms_norm_eps) if has_norm else None
         steps = products.norm_product(parts["time"], norms["time"], params["mamba_time"], index, layout)

@@ -1,12 +1,15 @@
 """Files in which an expert's gate and up are one tensor."""
 
-from collections.abc import Set
+import re
+from collections.abc import Iterable, Set
 from dataclasses import replace
 
-from engine.weights.leaf import Part, Stored
+from engine.weights.leaf import Leaf, Part, Stored
 from engine.weights.tensors import Transform, rows
 
 ExpertParts = tuple[Part, Part, Part]  # of the gate, the up and the down
+
+_OF_EXPERT = re.compile(r"(?P<experts>.*\.experts\.)\{expert\}\.(?P<kind>gate|up|down)_proj\.weight")
 
 
 def joined_experts_of(tensor_names: Set[str], file_format: str) -> frozenset[str]:
@@ -41,6 +44,28 @@ def with_stored(parts: ExpertParts, file_format: str, stored: tuple[Stored, Stor
         _stored_as(up, file_format, stored[1]),
         _stored_as(down, file_format, stored[2]),
     )
+
+
+def with_experts_of_memory(leaves: Iterable[Leaf], tensor_names: Set[str]) -> tuple[Leaf, ...]:
+    """The leaves of a folder that may hold experts as transformers 5 does in memory, a layer's in two tensors.
+
+    It writes such folders where it is asked not to go back to the published form (`save_original_format=False`).
+    """
+    if not any(name.endswith(".experts.gate_up_proj") for name in tensor_names):
+        return tuple(leaves)
+    return tuple(replace(leaf, parts=tuple(map(_of_memory, leaf.parts))) for leaf in leaves)
+
+
+def _of_memory(part: Part) -> Part:
+    stored = part.stored.get("safetensors")
+    found = None if stored is None or stored.transform is not None else _OF_EXPERT.fullmatch(stored.name)
+    if found is None:
+        return part
+    if found["kind"] == "down":
+        return _stored_as(part, "safetensors", Stored(f"{found['experts']}down_proj"))
+    inner = part.shape[0]
+    take = _halves(inner)[found["kind"] == "up"]
+    return _stored_as(part, "safetensors", Stored(f"{found['experts']}gate_up_proj", take, 2 * inner))
 
 
 def _halves(size: int) -> tuple[Transform, Transform]:

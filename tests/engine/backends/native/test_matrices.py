@@ -85,7 +85,9 @@ Q4_K, Q6_K = Format.Q4_K, Format.Q6_K
         (mixed, {"qkv": [Q4_K, Q4_K, Q6_K], "gate_up": [Q4_K, Q4_K], "down": [Q6_K], "embedding": [Format.INT8]}),
         (lambda name: Kind.F16, {"qkv": [Format.FLOAT16] * 3, "down": [Format.FLOAT16]}),
         (lambda name: Kind.BF16, {"qkv": [Format.BFLOAT16] * 3, "down": [Format.BFLOAT16]}),
-        (lambda name: Kind.IQ3_S, {"qkv": [Format.BFLOAT16] * 3, "down": [Format.BFLOAT16]}),
+        (lambda name: Kind.NVFP4, {"qkv": [Format.BFLOAT16] * 3, "down": [Format.BFLOAT16]}),
+        (lambda name: Kind.IQ3_S, {"qkv": [Format.IQ3_S] * 3, "down": [Format.IQ3_S]}),
+        (lambda name: Kind.IQ2_XS, {"qkv": [Format.IQ2_S] * 3, "down": [Format.IQ2_S]}),
         (
             lambda name: {"attn_k": Kind.F32, "ffn_up": Kind.Q3_K, "ffn_gate": Kind.Q2_K}.get(name, Kind.IQ4_XS),
             {

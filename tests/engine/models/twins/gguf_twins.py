@@ -455,6 +455,11 @@ def add_mamba(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_ssm_inner_size(config["intermediate_size"])
 
 
+def add_falcon_mamba(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_mamba(writer, config)
+    writer.add_ssm_dt_b_c_rms(True)
+
+
 def add_rotary(writer: GGUFWriter, rotary: Mapping[str, Any], rotary_dim: int) -> None:
     writer.add_rope_dimension_count(rotary_dim)
     writer.add_rope_freq_base(rotary["rope_theta"])
@@ -507,6 +512,7 @@ STATED = {
     "HYV3ForCausalLM": "hy_v3",
     "Cohere2MoeForCausalLM": "cohere2moe",
     "NanbeigeForCausalLM": "nanbeige",
+    "LagunaForCausalLM": "laguna",
 }
 
 # By transformers' class: the architecture, what is done to tensors, and the fields that others do not have.
@@ -542,6 +548,16 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "PhimoeForCausalLM": (MODEL_ARCH.PHIMOE, as_stored, add_phimoe),
     "BailingMoeForCausalLM": (MODEL_ARCH.BAILINGMOE, adjacent_pairs, mixture_twins.add_routing),
     "MambaForCausalLM": (MODEL_ARCH.MAMBA, as_stored, add_mamba),
+    "FalconMambaForCausalLM": (MODEL_ARCH.MAMBA, as_stored, add_falcon_mamba),
+    "CodeShellForCausalLM": (MODEL_ARCH.CODESHELL, as_stored, nothing),
+    "GPTRefactForCausalLM": (MODEL_ARCH.REFACT, as_stored, gpt_twins.add_refact),
+    "ChatGLMModel": (MODEL_ARCH.CHATGLM, as_stored, nothing),
+    "PanguEmbeddedForCausalLM": (MODEL_ARCH.PANGU_EMBED, as_stored, nothing),
+    "SolarOpenForCausalLM": (MODEL_ARCH.GLM4_MOE, as_stored, mixture_twins.add_routing),
+    "YoutuForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
+    "PLMForCausalLM": (MODEL_ARCH.PLM, as_stored, mixture_twins.add_plm),
+    "OpenELMForCausalLM": (MODEL_ARCH.OPENELM, as_stored, gpt_twins.add_openelm),
+    "LagunaForCausalLM": (MODEL_ARCH.STEP35, as_stored, mixture_twins.add_laguna),
     "Plamo2ForCausalLM": (MODEL_ARCH.PLAMO2, as_stored, plamo_twins.add_plamo2),
     "Plamo3ForCausalLM": (MODEL_ARCH.PLAMO3, as_stored, plamo_twins.add_plamo3),
     "MiniCPM3ForCausalLM": (MODEL_ARCH.MINICPM3, as_stored, add_minicpm3),
@@ -655,8 +671,14 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
         tensors = with_stacked_norms(tensors)
     if config["model_type"] == "hy_v3":
         tensors = mixture_twins.with_bare_names(tensors)
-    if config["model_type"] == "bloom":
+    if config["model_type"] in ("bloom", "chatglm"):
         tensors = {name.removeprefix("transformer."): values for name, values in tensors.items()}
+    if config["model_type"] == "openelm":
+        tensors = gpt_twins.with_split_gates(tensors)
+    if config["model_type"] == "gpt_refact":
+        tensors = gpt_twins.with_split_matrices(tensors)
+    if config["model_type"] == "laguna":
+        tensors = mixture_twins.with_usual_tensors_of_laguna(tensors)
     if config["model_type"] == "baichuan":
         tensors = gpt_twins.with_unpacked_qkv(tensors)
     if config.get("architectures") == ["BailingMoeForCausalLM"]:
@@ -677,7 +699,13 @@ def with_stacked_norms(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
     return made
 
 
-STATE_SPACES = {"granitemoehybrid", "falcon_h1", "nemotron_h", "mamba", "mamba2", "jamba"}  # model types
+GPT_TYPES = {  # model types
+    "gpt2", "gpt_bigcode", "gpt_neox", "falcon", "bloom", "mpt", "jais", "codeshell", "gpt_refact", "chatglm",
+    "openelm",
+}  # fmt: skip
+STATE_SPACES = {  # likewise
+    "granitemoehybrid", "falcon_h1", "nemotron_h", "mamba", "falcon_mamba", "mamba2", "jamba",
+}  # fmt: skip
 
 
 def write_gguf(
@@ -694,7 +722,7 @@ def write_gguf(
     config = plamo_twins.with_usual_names(gemma_twins.with_full_heads(mixture_twins.with_usual_names(config)))
     if "moe" in config.get("layers_block_type", ()):
         architecture = MODEL_ARCH.NEMOTRON_H_MOE
-    if config["model_type"] in ("gpt2", "gpt_bigcode", "gpt_neox", "falcon", "bloom", "mpt", "jais"):
+    if config["model_type"] in GPT_TYPES:
         config = gpt_twins.with_usual_names(config)
     if name == "KimiLinearForCausalLM":
         config = mixture_twins.with_usual_names_of_kimi(config)

@@ -11,6 +11,8 @@ from gguf import ExpertGatingFuncType, GGUFWriter, RopeScalingType
 # By transformers' class; the others leave it to the reader.
 _GATING = {
     "Glm4MoeForCausalLM": ExpertGatingFuncType.SIGMOID,
+    "SolarOpenForCausalLM": ExpertGatingFuncType.SIGMOID,
+    "LagunaForCausalLM": ExpertGatingFuncType.SIGMOID,
     "MiniMaxM2ForCausalLM": ExpertGatingFuncType.SIGMOID,
     "Lfm2MoeForCausalLM": ExpertGatingFuncType.SIGMOID,
     "BailingMoeV2ForCausalLM": ExpertGatingFuncType.SIGMOID,
@@ -23,6 +25,7 @@ _GATING = {
 LATENT = (
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "Mistral4ForCausalLM",
     "KimiLinearForCausalLM", "DeepseekV32ForCausalLM", "MiniCPM3ForCausalLM", "GlmMoeDsaForCausalLM",
+    "YoutuForCausalLM",
 )  # fmt: skip
 
 
@@ -37,7 +40,7 @@ def add_routing(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_expert_used_count(
         next(config[key] for key in ("num_experts_per_tok", "moe_k", "moe_topk") if key in config)
     )
-    writer.add_expert_feed_forward_length(config.get("moe_intermediate_size", config["intermediate_size"]))
+    writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
     architecture = config.get("architectures", [None])[0]  # the text of a model with pictures names none
     if architecture in _GATING:
         writer.add_expert_gating_func(_GATING[architecture])
@@ -98,6 +101,29 @@ def add_afmoe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_sliding_window(config["sliding_window"])
 
 
+def add_laguna(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """The first layer of four sees all, in all files that do not say; this one does, because its layers differ."""
+    heads = config["num_attention_heads_per_layer"]
+    add_routing(writer, {**config, "norm_topk_prob": True})
+    writer.add_expert_weights_scale(config["moe_routed_scaling_factor"])
+    writer.add_head_count(heads)
+    local = config["rope_parameters"]["sliding_attention"]
+    writer.add_rope_freq_base_swa(local["rope_theta"])
+    local_dim = int(config["head_dim"] * local["partial_rotary_factor"])
+    writer.add_uint32("laguna.rope.dimension_count_swa", local_dim)
+    is_local = [kind == "sliding_attention" for kind in config["layer_types"]]
+    if any(is_local):
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern(is_local)
+
+
+def with_usual_tensors_of_laguna(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        name.replace("mlp.experts.e_score", "mlp.gate.e_score").replace("shared_expert.", "shared_experts."): values
+        for name, values in tensors.items()
+    }
+
+
 def add_llama4(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_expert_count(config["num_local_experts"])
     writer.add_expert_used_count(config["num_experts_per_tok"])
@@ -119,8 +145,17 @@ def with_turned_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     return changed
 
 
+def add_plm(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_dimension_count(config["qk_rope_head_dim"])
+    writer.add_kv_lora_rank(config["kv_lora_rank"])
+    writer.add_key_length(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
+    writer.add_value_length(config["v_head_dim"])
+
+
 def add_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
-    add_routing(writer, config)
+    if num_experts(config):
+        add_routing(writer, config)
     kv_rank, rope_dim = config["kv_lora_rank"], config["qk_rope_head_dim"]
     if config["q_lora_rank"]:
         writer.add_q_lora_rank(config["q_lora_rank"])
@@ -298,7 +333,7 @@ def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
             "num_key_value_heads": config["attn_config"]["kv_n_heads"],
             "intermediate_size": config["ffn_config"]["ffn_hidden_size"],
         }  # fmt: skip
-    if "num_layers" in config:  # of EXAONE
+    if "num_layers" in config and "layer_norm_epsilon" in config:  # of EXAONE
         made |= {"num_hidden_layers": config["num_layers"], "rms_norm_eps": config["layer_norm_epsilon"]}
     if "rope_theta" in config and config.get("rope_scaling"):
         made["rope_parameters"] = {**config["rope_scaling"], "rope_theta": config["rope_theta"]}

@@ -16,7 +16,8 @@ from server.http.batches import batch_runner, batches, input_validation
 from server.http.batches.line_execution import EXECUTED
 from server.storage.batch_table import StoredBatch
 from tests.fakes.engine_client import FakeEngineClient
-from tests.server.conftest import RunningServer, StartServer, eventually
+from tests.patience import PATIENCE_S
+from tests.server.conftest import RunningServer, StartServer, eventually, still_limits
 from tests.server.http.batches.conftest import COMPLETIONS, client_of, create, ended, line, lines_of, wait_for
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -276,6 +277,7 @@ async def test_a_request_runs_beside_clients_and_no_more(start_server: StartServ
         stepping.cancel()
 
 
+@pytest.mark.usefixtures(still_limits.__name__)
 async def test_the_limits_of_a_key_leave_room_to_its_other_requests(start_server: StartServer) -> None:
     engine = FakeEngineClient()
     server = await start_server(engine, api_keys=("key-of-ann ann - 1000 1 1000",))
@@ -329,7 +331,7 @@ async def test_the_metrics_count_batches(start_server: StartServer) -> None:
     async with client_of(server) as client:
         batch = await create(client, line("a") + line("b"))
         await eventually(lambda: len(engine.running) == 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while (await figures())["eagre_batch_requests_running"] != 1:
                 await asyncio.sleep(0.01)
         assert (await figures())["eagre_batches_open"] == 1

@@ -16,6 +16,7 @@ from server.http.batches.upload import Upload
 from server.storage.database import StoreError
 from server.storage.file_table import FilesFull
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.http.batches.conftest import client_of
 
@@ -134,12 +135,12 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Running
     sending = asyncio.ensure_future(server.http.post(server.url + "/v1/files", data=body(), headers=headers))
     await begun.wait()
     held = server.served.store.run_read
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while await held(lambda tables: tables.files.num_bytes.total) < upload.PIECE_BYTES:
             await asyncio.sleep(0.01)
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while await held(lambda tables: tables.files.num_bytes.total):
             await asyncio.sleep(0.01)
 
@@ -172,7 +173,7 @@ async def test_an_upload_that_is_too_slow_ends(start_server: StartServer) -> Non
 
     async def body() -> Any:
         yield b"--X\r\n"
-        await asyncio.sleep(5)
+        await asyncio.Event().wait()
 
     headers = {"Content-Type": "multipart/form-data; boundary=X"}
     async with server.http.post(server.url + "/v1/files", data=body(), headers=headers) as response:

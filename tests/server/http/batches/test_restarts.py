@@ -17,6 +17,7 @@ from server.http.batches import batch_runner
 from server.storage.database import StoreError
 from server.storage.record_store import RecordStore
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.http.batches.conftest import client_of, create, ended, line, lines_of, wait_for
 
@@ -121,7 +122,7 @@ async def test_a_drain_ends_requests_of_batches_at_once(start_server: StartServe
         batch = await create(client, content())
         await eventually(lambda: len(engine.running) > 0)
         server.served.start_draining()
-        assert await server.served.wait_idle(5)
+        assert await server.served.wait_idle(PATIENCE_S)
         await eventually(lambda: not engine.running)
         found = await client.batches.retrieve(batch.id)
         assert found.request_counts is not None
@@ -193,7 +194,7 @@ async def test_answers_wait_for_room(start_server: StartServer) -> None:
         filler = await client.files.create(file=("a", bytes(80_000)), purpose="batch")
         body = {"model": "fake", "prompt": "x" * 400, "max_tokens": 50}
         batch = await create(client, b"".join(line(f"r{at}", body) for at in range(16)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while server.served.store.has_room_for_files("", is_shared=False):
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)

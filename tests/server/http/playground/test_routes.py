@@ -119,6 +119,13 @@ async def test_the_plain_modules_may_be_had(server: RunningServer) -> None:
     assert page.count('rel="stylesheet"') > 1
 
 
+async def test_the_pages_can_be_taken_away(start_server: StartServer) -> None:
+    server = await start_server(no_playground=True)
+    for path in ("/", "/docs", "/static/favicon.svg"):
+        assert (await server.get(path))[0] == 404, path
+    assert (await server.get("/v1/models"))[0] == 200
+
+
 async def test_other_servers_that_are_named_may_be_asked(start_server: StartServer) -> None:
     server = await start_server(playground_peers=("http://other:8001", "https://third"))
     async with server.http.get(server.url + "/") as response:

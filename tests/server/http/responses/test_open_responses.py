@@ -13,7 +13,7 @@ import pytest
 
 from tests.server.conftest import RunningServer
 from tests.server.http.responses.conftest import ask, stream, text_of
-from tests.server.http.responses.test_response_socket import open_socket, respond
+from tests.server.http.responses.test_response_socket import create, open_socket, receive, respond
 from tests.server.support.responses_judge import judge_response
 
 # What a response always has.
@@ -134,9 +134,31 @@ async def test_a_socket_serves_one_response_after_the_other(server: RunningServe
     assert text_of(second) == "user:one|assistant:user:one||user:two|"
 
 
+async def test_a_failed_continuation_forgets_what_it_followed(server: RunningServer) -> None:
+    async with open_socket(server) as socket:
+        for store in (False, True):
+            first = await respond(socket, input="one", store=store)
+            following = {"previous_response_id": first["id"], "store": False}
+            orphan = {"type": "function_call_output", "call_id": "call_missing", "output": "x"}
+            await create(socket, input=[orphan], **following)
+            assert (await receive(socket))["type"] == "error"
+            await create(socket, input="two", **following)
+            event = await receive(socket)
+            if store:
+                assert event["type"] == "response.created"
+            else:
+                assert (event["type"], event["error"]["code"]) == ("error", "previous_response_not_found")
+
+
+async def test_a_compaction_names_its_model(server: RunningServer) -> None:
+    status, body = await server.post("/v1/responses/compact", {"input": "one"})
+    assert (status, body["error"]["param"], body["error"]["code"]) == (400, "model", "missing_required_parameter")
+
+
 async def test_a_compacted_conversation_is_an_input(start_saying) -> None:
     items = [message("user", "one"), message("assistant", "two")]
-    status, compacted = await (await start_saying("Summary.")).post("/v1/responses/compact", {"input": items})
+    body = {"model": "fake", "input": items}
+    status, compacted = await (await start_saying("Summary.")).post("/v1/responses/compact", body)
     assert (status, compacted["object"]) == (200, "response.compaction")
     response = await answer(await start_saying(), "whole", input=[*compacted["output"], message("user", "three")])
     assert "Summary." in text_of(response)

@@ -334,7 +334,7 @@ async def test_a_conversation_is_compacted_and_goes_on(start_saying) -> None:
         {"role": "assistant", "content": "two"},
         {"role": "user", "content": "three"},
     ]
-    status, compacted = await server.post("/v1/responses/compact", {"input": items})
+    status, compacted = await server.post("/v1/responses/compact", {"model": "fake", "input": items})
     assert (status, compacted["object"]) == (200, "response.compaction")
     assert [item["type"] for item in compacted["output"]] == ["message", "message", "compaction"]
     assert compacted["usage"]["output_tokens"] == len("A summary.") + 1

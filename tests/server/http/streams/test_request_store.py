@@ -101,7 +101,7 @@ async def test_over_a_socket_it_goes_on_at_the_character(start_server: StartServ
 async def test_what_was_stopped_or_has_expired_is_gone_after_a_restart(
     start_server: StartServer, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"store": str(tmp_path / "store.db"), "resume_grace": 1.0}
+    settings: dict[str, Any] = {"store": str(tmp_path / "store.db")}
     one = await start_server(FakeEngineClient(), **settings)
     stopped, left = Follower(one), Follower(one)
     await stopped.begin("/v1/completions", {"prompt": "tide"})
@@ -110,7 +110,7 @@ async def test_what_was_stopped_or_has_expired_is_gone_after_a_restart(
     await left.begin("/v1/completions", {"prompt": "tide"})
     assert len(await one.served.store.keys("stream")) == 1
     await cut_down(one)
-    two = await start_server(FakeEngineClient(), **settings)
+    two = await start_server(FakeEngineClient(), **settings, resume_grace=0.1)
     stopped.server = two
     await stopped.go_on()
     assert stopped.status == 404

@@ -109,7 +109,7 @@ def test_patterns_are_checked_as_regular_expressions_are(pattern: str) -> None:
 
 
 def test_an_error_names_the_tool_and_the_place() -> None:
-    bad = {**A, "properties": {"a": {"type": "array", "items": {"type": "string", "pattern": "(?=x)"}}}}
+    bad = {**A, "properties": {"a": {"type": "array", "items": {"type": "string", "pattern": "((?=x).)*"}}}}
     with pytest.raises(InvalidGrammar, match=r"^properties\.a\.items: look-around"):
         CompiledGrammar.compile(grammar_of(bad), VOCABULARY)
     tools = [FunctionDefinition(name="fine", parameters=A), FunctionDefinition(name="bad", parameters=bad)]

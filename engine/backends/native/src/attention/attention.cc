@@ -21,15 +21,16 @@ constexpr int kLanes = 16;
 // One call's work, and the memory for it.
 class Attention {
  public:
-  Attention(Pool& pool, const StepRows& rows, const AttentionInput& in, const Pages& pages, float* output)
-      : pool_(pool), rows_(rows), in_(in), pages_(pages), output_(output), group_(in.num_heads / pages.num_heads) {}
+  Attention(Pool& pool, const StepRows& rows, const AttentionInput& in, const Pages& pages, float* output, PoolTurn* turn)
+      : pool_(pool), rows_(rows), in_(in), pages_(pages), output_(output), turn_(turn),
+        group_(in.num_heads / pages.num_heads), memory_(turn == nullptr ? shared_memory() : own_memory_) {}
 
   void run() {
     place_tokens();
     if (in_.index.queries != nullptr) {
       picks_ = pick_tokens(pool_, rows_, in_.index, in_.page_table, in_.table_width, in_.table_stride, pages_);
     }
-    plan().make(rows_, in_, pages_, pool_.num_threads());
+    memory_.plan.make(rows_, in_, pages_, pool_.num_threads());
     attend_items();
     merge_partials();
   }
@@ -42,28 +43,28 @@ class Attention {
     int32_t first, end;
   };
 
-  struct Memory {  // kept from call to call; the caller holds the pool
+  struct Memory {
     Scratch queries, states, partials, blocks;
     Plan plan;
     std::vector<Stretch> stretches;
   };
-  static Memory& memory() {
+  static Memory& shared_memory() {  // kept from call to call; the caller holds the pool, unless it pauses
     static Memory& kept = *new Memory;
     return kept;
   }
-  static Plan& plan() { return memory().plan; }
+  const Plan& plan() const { return memory_.plan; }
 
   void place_tokens() {
     int64_t most = 0;
     for (const StepRow& row : rows_.rows()) most = std::max(most, int64_t{1} * row.first_token + row.num_tokens);
     const int64_t bytes = query_bytes(pages_);
-    queries_ = {memory().queries.take<std::byte>((most * in_.num_heads + kLanes) * bytes), most, group_, bytes};
+    queries_ = {memory_.queries.take<std::byte>((most * in_.num_heads + kLanes) * bytes), most, group_, bytes};
     if (rows_.tokens().size() <= kTokensInline) {
       for (const StepRow& row : rows_.rows())
         for (int32_t i = 0; i < row.num_tokens; ++i) place_token(in_, pages_, row, row.first_token + i, queries_);
       return;
     }
-    std::vector<Stretch>& stretches = memory().stretches;
+    std::vector<Stretch>& stretches = memory_.stretches;
     stretches.clear();
     for (const StepRow& row : rows_.rows()) {
       for (int32_t first = 0; first < row.num_tokens; first += kBlockKeys) {
@@ -82,16 +83,31 @@ class Attention {
     row_state_size_ = state_floats(plan().most_rows() * group_, d);
     thread_states_size_ = 2 * std::max(prompt_state_size_, plan().heads_per_item() * row_state_size_);
     partial_size_ = state_floats(group_, d);
-    states_ = memory().states.take<float>(pool_.num_threads() * thread_states_size_);
-    partials_ = memory().partials.take<float>(std::max<int64_t>(1, plan().num_partials()) * partial_size_);
+    states_ = memory_.states.take<float>(pool_.num_threads() * thread_states_size_);
+    partials_ = memory_.partials.take<float>(std::max<int64_t>(1, plan().num_partials()) * partial_size_);
     block_size_ = block_words(pages_);
-    blocks_ = memory().blocks.take<uint32_t>(pool_.num_threads() * block_size_);
+    blocks_ = memory_.blocks.take<uint32_t>(pool_.num_threads() * block_size_);
     const std::vector<Item>& items = plan().items();
-    pool_.run(static_cast<int64_t>(items.size()), [&](int64_t index, int thread) {
-      const Item* next = index + 1 < static_cast<int64_t>(items.size()) ? &items[index + 1] : nullptr;
-      const Item& item = items[index];
-      item.num_rows > 1 ? attend_together(item, next, thread) : attend_item(item, next, thread);
-    });
+    const int64_t num_items = static_cast<int64_t>(items.size());
+    for (int64_t first = 0, end; first < num_items; first = end) {
+      if (first > 0) turn_->pause();
+      end = turn_ == nullptr ? num_items : end_of_some(items, first);
+      pool_.run(end - first, [&](int64_t index, int thread) {
+        const Item& item = items[first + index];
+        const Item* next = first + index + 1 < num_items ? &item + 1 : nullptr;
+        item.num_rows > 1 ? attend_together(item, next, thread) : attend_item(item, next, thread);
+      });
+    }
+  }
+
+  // Behind so many items, from the first on, as a call computes before it pauses.
+  int64_t end_of_some(const std::vector<Item>& items, int64_t first) const {
+    int64_t end = first;
+    for (int64_t work = 0; end < static_cast<int64_t>(items.size()) && work < kWorkBeforePause; ++end) {
+      const Item& item = items[end];
+      work += 2 * item.num_tokens * group_ * (item.end_key - item.first_key) * pages_.head_dim;
+    }
+    return end;
   }
 
   static int64_t first_block(const Item& item) { return item.first_key / kBlockKeys * kBlockKeys; }
@@ -341,7 +357,10 @@ class Attention {
   const AttentionInput& in_;
   const Pages& pages_;
   float* output_;
-  const int64_t group_;  // query heads that share a key head
+  PoolTurn* const turn_;  // of a call that pauses, or null
+  const int64_t group_;   // query heads that share a key head
+  Memory own_memory_;     // of a call that pauses
+  Memory& memory_;
   int64_t prompt_state_size_ = 0, row_state_size_ = 0, thread_states_size_ = 0, partial_size_ = 0, block_size_ = 0;
   Queries queries_{};
   Picks picks_{};
@@ -352,8 +371,9 @@ class Attention {
 
 }  // namespace
 
-void attend(Pool& pool, const StepRows& rows, const AttentionInput& input, const Pages& pages, float* output) {
-  Attention(pool, rows, input, pages, output).run();
+void attend(Pool& pool, const StepRows& rows, const AttentionInput& input, const Pages& pages, float* output,
+            PoolTurn* turn) {
+  Attention(pool, rows, input, pages, output, turn).run();
 }
 
 }  // namespace eagre

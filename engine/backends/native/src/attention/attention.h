@@ -13,6 +13,9 @@ namespace eagre {
 // The method is that of FlashAttention (Dao et al., 2022) and Flash-Decoding (Dao et al., 2023) over blocks of keys at
 // fixed positions. A query's arithmetic depends on its own context alone: not on the chunk it came in, nor on its
 // neighbours, nor on the number of threads. Blocks that a window hides from all queries of an item are not computed.
-void attend(Pool& pool, const StepRows& rows, const AttentionInput& input, const Pages& pages, float* output);
+//
+// With a turn, the call pauses wherever it has computed for some milliseconds. Then the rows must be the caller's own.
+void attend(Pool& pool, const StepRows& rows, const AttentionInput& input, const Pages& pages, float* output,
+            PoolTurn* turn = nullptr);
 
 }  // namespace eagre

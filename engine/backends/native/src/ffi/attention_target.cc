@@ -12,6 +12,8 @@
 namespace eagre {
 namespace {
 
+constexpr size_t kManyTokens = 1024;  // of an encoder, whose attention to each other takes some milliseconds
+
 // The pages of one layer, of an array [layer, page, parts, head, token, feature] of which `scales` are those of integers.
 ffi::Error read_pages(ffi::AnyBuffer data, ffi::AnyBuffer scales, int64_t layer, Pages& pages) {
   const auto shape = data.dimensions();
@@ -213,7 +215,12 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
   if (KernelClock::shared().is_running()) {
     count_attention(step.rows(), in, pages, static_cast<int64_t>(data.size_bytes() / data.element_count()));
   }
-  attend(step.pool(), step.rows(), in, pages, y->typed_data());
+  if (!is_causal && step.rows().tokens().size() >= kManyTokens && step.turn().is_contended()) {
+    const StepRows own = step.rows();
+    attend(step.pool(), own, in, pages, y->typed_data(), &step.turn());
+  } else {
+    attend(step.pool(), step.rows(), in, pages, y->typed_data());
+  }
   return ffi::Error::Success();
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "layout/format.h"
+#include "packing/grids.h"
 #include "packing/pack.h"
 
 namespace eagre {
@@ -15,6 +16,11 @@ extern "C" int32_t eagre_pack(int32_t encoding, int32_t format, const uint8_t* r
   const EncodedRows from{static_cast<Encoding>(encoding), rows, row_bytes, order, num_outputs,
                          static_cast<int>(num_groups)};
   return static_cast<int32_t>(pack_rows(from, static_cast<Format>(format), reinterpret_cast<std::byte*>(tiles), stride));
+}
+
+// As take_grid; 0 where it is none of the encoding's.
+extern "C" int32_t eagre_take_grid(int32_t encoding, const int8_t* grid, int64_t num_bytes) {
+  return take_grid(static_cast<Encoding>(encoding), grid, num_bytes) ? 1 : 0;
 }
 
 // Bytes of a tile of so many groups of inputs in a format.

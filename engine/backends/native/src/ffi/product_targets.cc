@@ -100,6 +100,23 @@ ffi::Error multiply_rows(const StepCall& step, const ProductCall& call, const st
   return ffi::Error::Success();
 }
 
+// Multiplies so many tokens, while other runs want their turn, as some milliseconds allow, and then the next ones.
+ffi::Error multiply_with_pauses(StepCall& step, const ProductCall& call, const std::vector<int32_t>& tokens, F32Result& y) {
+  constexpr int64_t kLeastTokens = 64;  // because the weights are read again for each of these parts
+  const int64_t num_outputs = y->dimensions()[1] * (call.is_gated ? 2 : 1);
+  const int64_t work = std::max<int64_t>(1, call.x.dimensions()[1] * num_outputs), most = kWorkBeforePause / work;
+  const int64_t at_once = std::max(kLeastTokens, most / kLeastTokens * kLeastTokens);
+  const int64_t num_tokens = static_cast<int64_t>(tokens.size());
+  if (num_tokens <= at_once || !step.turn().is_contended()) return multiply_rows(step, call, tokens, tokens, y);
+  const std::vector<int32_t> own = tokens;  // those of the step are whoever's has its turn
+  for (int64_t first = 0; first < num_tokens; first += at_once) {
+    if (first > 0) step.turn().pause();
+    const std::vector<int32_t> some(own.begin() + first, own.begin() + std::min(num_tokens, first + at_once));
+    if (ffi::Error error = multiply_rows(step, call, some, some, y); error.failure()) return error;
+  }
+  return ffi::Error::Success();
+}
+
 // Multiplies a step's real tokens. Where no row has an adapter, the pairs are not even looked at.
 ffi::Error multiply_step(ProductCall call, const PairStack& stack, const S32& rows, int64_t num_tiles, F32Result& y) {
   if (call.x.dimensions().size() != 2 || y->dimensions().size() != 2 || call.x.dimensions()[0] != y->dimensions()[0]) {
@@ -107,7 +124,6 @@ ffi::Error multiply_step(ProductCall call, const PairStack& stack, const S32& ro
   }
   StepCall step;
   if (ffi::Error error = step.read(rows, num_tiles, call.x.dimensions()[0]); error.failure()) return error;
-  const std::vector<int32_t>* tokens = &step.rows().tokens();
   static StepAdapters& adapters = *new StepAdapters;  // the caller holds the pool
   LowRank pairs{};
   if (!stack.is_empty() && have_adapters(rows)) {
@@ -117,11 +133,11 @@ ffi::Error multiply_step(ProductCall call, const PairStack& stack, const S32& ro
     if (y->dimensions()[1] % kTile != 0) return invalid("outputs with pairs come in whole tiles");
     const int64_t num_slots = stack.ranks.element_count();
     if (ffi::Error wrong = adapters.read(rows, step.rows(), num_slots); wrong.failure()) return wrong;
-    tokens = &adapters.tokens();
     call.pairs = &pairs;
     call.adapters = adapters.adapters();
+    return multiply_rows(step, call, adapters.tokens(), adapters.tokens(), y);
   }
-  return multiply_rows(step, call, *tokens, *tokens, y);
+  return multiply_with_pauses(step, call, step.rows().tokens(), y);
 }
 
 // y = activation(norm(x) @ transpose(W) + bias + what adapters add), for a step's real tokens; gated: activation(gate) *

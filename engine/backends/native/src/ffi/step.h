@@ -20,6 +20,8 @@ class StepCall {
   // For a step that makes no token of a stream: those of other engines go before it.
   void make_patient() { turn_.make_patient(); }
 
+  PoolTurn& turn() { return turn_; }
+
   // Reads the rows of a step of so many tokens, of which the last num_tiles rows are tiles.
   ffi::Error read(const S32& rows, int64_t num_tiles, int64_t num_tokens) {
     const auto shape = rows.dimensions();

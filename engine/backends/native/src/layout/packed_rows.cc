@@ -236,6 +236,7 @@ void RowPacker::put_sums(const Lanes& lanes, Floats scale, Floats total, Floats 
   }
   if (int32_t* sums = asked(Sums::kHalvesZero4)) put_zero_halves(sums, 4.0f);
   if (int32_t* sums = asked(Sums::kHalvesZero32)) put_zero_halves(sums, 32.0f);
+  if (int32_t* sums = asked(Sums::kHalvesZero128)) put_zero_halves(sums, 128.0f);
 }
 
 }  // namespace eagre

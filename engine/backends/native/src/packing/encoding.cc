@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "packing/grids.h"
+
 namespace eagre {
 namespace {
 
@@ -143,19 +145,6 @@ void q6_k(const uint8_t* block, RowBlock& to) {
   to.scale = half_at(block + 208);
 }
 
-// What the nibbles of IQ4_NL and IQ4_XS stand for, plus 128.
-constexpr uint8_t kIq4Values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
-
-void looked_up(const uint8_t (&table)[16], uint8_t* numbers) {
-  for (int i = 0; i < kGroup; ++i) numbers[i] = table[numbers[i]];
-}
-
-void iq4_nl(const uint8_t* block, RowBlock& to) {
-  to.scale = half_at(block);
-  nibbles(block + 2, to.numbers);
-  looked_up(kIq4Values, to.numbers);
-}
-
 void iq4_xs(const uint8_t* block, RowBlock& to) {
   to.scale = half_at(block);
   const int high = half_at(block + 2);
@@ -163,7 +152,6 @@ void iq4_xs(const uint8_t* block, RowBlock& to) {
     const int low = block[4 + group / 2] >> (group % 2 * 4) & 15;
     to.scales[group] = static_cast<int8_t>((low | (high >> (2 * group) & 3) << 4) - 32);
     nibbles(block + 8 + group * kGroup / 2, to.numbers + group * kGroup);
-    looked_up(kIq4Values, to.numbers + group * kGroup);
   }
 }
 
@@ -187,7 +175,16 @@ IntegerEncoding integer_encoding(Encoding encoding) {
     case Encoding::kQ4K: return {Format::kQ4K, 144, q4_k};
     case Encoding::kQ5K: return {Format::kQ5K, 176, q5_k};
     case Encoding::kQ6K: return {Format::kQ6K, 210, q6_k};
-    case Encoding::kIq4Nl: return {Format::kInt8, 18, iq4_nl};
+    case Encoding::kIq4Nl: return {Format::kIq4Nl, 18, q4_0};
+    case Encoding::kIq2Xxs: return {Format::kIq2S, 66, grid_decoder_of(encoding)};
+    case Encoding::kIq2Xs: return {Format::kIq2S, 74, grid_decoder_of(encoding)};
+    case Encoding::kIq2S: return {Format::kIq2S, 82, grid_decoder_of(encoding)};
+    case Encoding::kIq3Xxs: return {Format::kIq3Xxs, 98, grid_decoder_of(encoding)};
+    case Encoding::kIq3S: return {Format::kIq3S, 110, grid_decoder_of(encoding)};
+    case Encoding::kIq1S: return {Format::kIq1M, 50, grid_decoder_of(encoding)};
+    case Encoding::kIq1M: return {Format::kIq1M, 56, grid_decoder_of(encoding)};
+    case Encoding::kTq1_0: return {Format::kIq1M, 54, grid_decoder_of(encoding)};
+    case Encoding::kTq2_0: return {Format::kIq1M, 66, grid_decoder_of(encoding)};
     case Encoding::kIq4Xs: return {Format::kIq4Xs, 136, iq4_xs};
     case Encoding::kMxfp4: return {Format::kMxfp4, 17, mxfp4};
     case Encoding::kQ4Zero: return {Format::kInt4Zero, 20, q4_1};

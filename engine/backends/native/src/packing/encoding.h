@@ -22,9 +22,18 @@ enum class Encoding : int32_t {
   kQ4K = 12,
   kQ5K = 13,
   kQ6K = 14,
+  kIq2Xxs = 16,
+  kIq2Xs = 17,
+  kIq3Xxs = 18,
+  kIq1S = 19,
   kIq4Nl = 20,
+  kIq3S = 21,
+  kIq2S = 22,
   kIq4Xs = 23,
+  kIq1M = 29,
   kBf16 = 30,
+  kTq1_0 = 34,
+  kTq2_0 = 35,
   kMxfp4 = 39,
   // Not of files: what the readers of quantised checkpoints write for the packer. A group is a scale and a negated zero
   // point, float16 both, and 16 bytes as those of Q4_1 or 32 of one number each.

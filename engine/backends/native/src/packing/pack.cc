@@ -33,7 +33,7 @@ void write_block(const RowBlock (&rows)[kTile], Format format, std::byte* block)
   const size_t numbers_at = numbers_offset(format);
   std::fill_n(block, numbers_at, std::byte{0});
   for (int lane = 0; lane < kTile; ++lane) {
-    if (layout.has_codes) {
+    if (layout.has_exponents) {
       block[lane] = static_cast<std::byte>(rows[lane].scale);
       continue;
     }

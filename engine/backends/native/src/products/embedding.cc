@@ -9,8 +9,6 @@
 namespace eagre {
 namespace {
 
-
-
 // One output of a block, which is a lane of its vectors.
 template <Format F>
 void unpack_integers(const std::byte* block, int lane, float scale, float* to) {
@@ -79,6 +77,11 @@ UnpackBlocks unpack_blocks_of(Format format) {
     case Format::kInt4Zero: return unpack_blocks<Format::kInt4Zero>;
     case Format::kInt8Zero: return unpack_blocks<Format::kInt8Zero>;
     case Format::kMxfp4: return unpack_blocks<Format::kMxfp4>;
+    case Format::kIq4Nl: return unpack_blocks<Format::kIq4Nl>;
+    case Format::kIq3Xxs: return unpack_blocks<Format::kIq3Xxs>;
+    case Format::kIq3S: return unpack_blocks<Format::kIq3S>;
+    case Format::kIq2S: return unpack_blocks<Format::kIq2S>;
+    case Format::kIq1M: return unpack_blocks<Format::kIq1M>;
   }
   return unpack_blocks<Format::kFloat32>;
 }

@@ -110,14 +110,25 @@ class Pool {
 // One caller's turn at a pool.
 class PoolTurn {
  public:
-  PoolTurn(Pool& pool, int64_t run) : turns_(pool.turns()) { turns_.begin(run); }
+  PoolTurn(Pool& pool, int64_t run) : turns_(pool.turns()), run_(run) { turns_.begin(run); }
   ~PoolTurn() { turns_.end(); }
   void make_patient() { turns_.make_patient(); }
+
+  // Whether the call should pause wherever it has computed for some milliseconds.
+  bool is_contended() const { return turns_.is_contended(); }
+
+  // Lets other runs have their turn first, whose calls leave nothing as it was in memory that kernels share.
+  void pause() {
+    turns_.end();
+    turns_.begin(run_);
+  }
+
   PoolTurn(const PoolTurn&) = delete;
   PoolTurn& operator=(const PoolTurn&) = delete;
 
  private:
   Turns& turns_;
+  const int64_t run_;
 };
 
 }  // namespace eagre

@@ -9,6 +9,7 @@ void Turns::begin(int64_t run) {
   Account& mine = account_of(run);
   if (!may_begin(mine)) {
     ++mine.num_waiting;
+    last_wait_ = Clock::now();
     changed_.notify_all();  // it may be the turn of somebody who sleeps
     while (!may_begin(mine)) changed_.wait_for(lock, kLook);
     --mine.num_waiting;
@@ -33,6 +34,11 @@ void Turns::end() {
   // A waiting run is woken only where its turn has come; until then it looks by itself from time to time.
   const Account* next = first_but(*holder_);
   if (next != nullptr && next->held + kQuantum < holder_->held) changed_.notify_all();
+}
+
+bool Turns::is_contended() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return last_wait_ != Clock::time_point{} && Clock::now() - last_wait_ < kLately;
 }
 
 Turns::Account& Turns::account_of(int64_t run) {

@@ -9,6 +9,9 @@
 
 namespace eagre {
 
+// Multiplications that a long call does, some milliseconds of work, before it lets other runs have their turn.
+constexpr int64_t kWorkBeforePause = int64_t{1} << 30;
+
 // Several engines of a process compute at once, and each run of one of their programs makes many short calls that need
 // all threads of the pool. A plain mutex goes to whoever asks for it first after a call, which is nearly always the run
 // that has just held it, and a mutex that alternates gives most of the time to the run with the longest calls, and wakes
@@ -31,11 +34,15 @@ class Turns {
   // Ends the turn that `begin` gave.
   void end();
 
+  // Whether a run has waited for its turn lately, so that a long call should pause from time to time.
+  bool is_contended();
+
  private:
   static constexpr auto kQuantum = std::chrono::milliseconds(2);
   static constexpr auto kGap = std::chrono::microseconds(50);   // between two calls of a run
   static constexpr auto kLook = std::chrono::microseconds(50);  // between two looks of a waiting thread
   static constexpr int kPatience = 3;                           // how many times a patient run's time counts
+  static constexpr auto kLately = std::chrono::seconds(1);
   static constexpr int kMostRuns = 16;                          // more share accounts, which is less fair but right
 
   struct Account {
@@ -56,6 +63,7 @@ class Turns {
   Account* holder_ = nullptr;  // who has the turn or, while nobody has it, who had it last
   bool is_held_ = false;
   Clock::time_point since_{};  // when the turn began, or ended
+  Clock::time_point last_wait_{};  // when a run found that it had to wait
   uint64_t num_turns_ = 0;
 };
 

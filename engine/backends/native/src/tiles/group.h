@@ -28,6 +28,11 @@ Kernel kernel_of_integers(Format format, const Of& of) {
     case Format::kQ6K: return of(std::integral_constant<Format, Format::kQ6K>());
     case Format::kIq4Xs: return of(std::integral_constant<Format, Format::kIq4Xs>());
     case Format::kMxfp4: return of(std::integral_constant<Format, Format::kMxfp4>());
+    case Format::kIq4Nl: return of(std::integral_constant<Format, Format::kIq4Nl>());
+    case Format::kIq3Xxs: return of(std::integral_constant<Format, Format::kIq3Xxs>());
+    case Format::kIq3S: return of(std::integral_constant<Format, Format::kIq3S>());
+    case Format::kIq2S: return of(std::integral_constant<Format, Format::kIq2S>());
+    case Format::kIq1M: return of(std::integral_constant<Format, Format::kIq1M>());
     case Format::kFloat32:
     case Format::kBfloat16:
     case Format::kFloat16: break;
@@ -82,7 +87,8 @@ class BlockReader {
   using Group = IntegerGroup<kLayout.parts, kLayout.has_minima>;
 
   explicit BlockReader(const std::byte* block)
-      : block_(block), scale_(kLayout.has_codes ? half_powers_of_two(block) : load_halves(block)) {
+      : block_(block), scale_(kLayout.has_exponents ? half_powers_of_two(block) : load_halves(block)) {
+    if constexpr (kLayout.factor != 1.0f) scale_ = mul(scale_, broadcast(kLayout.factor));  // exact
     if constexpr (kLayout.has_minima) minimum_ = load_halves(block + kHalves);
     // Exact: a float16 and a zero point of 9 bits have fewer digits together than a float32.
     if constexpr (kLayout.has_zero_points) minimum_ = mul(scale_, minimum_);
@@ -121,7 +127,9 @@ class BlockReader {
     } else {
       const Words low = load_words(from + 64 * (kVector % kLow));
       group.numbers[kVector] = shifted_bits<-kLow*(kVector / kLow)>(low, (1 << kLow) - 1);
-      if constexpr (kLayout.has_codes) group.numbers[kVector] = looked_up(group.numbers[kVector], kFp4Numbers);
+      if constexpr (kLayout.codes != nullptr) {
+        group.numbers[kVector] = looked_up(group.numbers[kVector], kLayout.codes->numbers);
+      }
       if constexpr (kHigh > 0) {
         const Words high = load_words(from + 64 * (kLow + kVector % kHigh));
         const Words on_top = shifted_bits<kLow - kHigh*(kVector / kHigh)>(high, ((1 << kHigh) - 1) << kLow);

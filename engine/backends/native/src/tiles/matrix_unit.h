@@ -172,8 +172,17 @@ void multiply_blocks(const PackedRows& x, Sums sums, const UnpackedGroup* unpack
   }
 }
 
-// What the codes of MXFP4 stand for, doubled, as int8.
-constexpr uint8_t kSignedFp4Numbers[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, 255, 254, 253, 252, 250, 248, 244};
+// What the codes of a format stand for, as int8.
+template <Format F>
+struct SignedCodes {
+  uint8_t numbers[16];
+
+  constexpr SignedCodes() : numbers() {
+    for (int i = 0; i < 16; ++i) {
+      numbers[i] = static_cast<uint8_t>(layout_of(F).codes->numbers[i] - layout_of(F).zero_point);
+    }
+  }
+};
 
 // The numbers of a group of whole bytes or of nibbles, without the zero point. This is a pass of its own over what the
 // format has in memory, because a second one over what `unpack` has stored takes as long as the unpacking.
@@ -181,11 +190,12 @@ template <Format F>
 [[gnu::always_inline]] inline void unpack_signed_numbers(const std::byte* __restrict from, uint8_t* __restrict to) {
   constexpr int kNumbers = kGroup * kTile, kZero = layout_of(F).zero_point;
   static_assert(layout_of(F).high_bits == 0 && (layout_of(F).low_bits == 8 || layout_of(F).low_bits == 4));
-  if constexpr (layout_of(F).has_codes) {
+  if constexpr (layout_of(F).codes != nullptr) {
+    static constexpr SignedCodes<F> kCodes;
     for (int v = 0; v < kNumbers / 128; ++v) {
       const Words codes = load_words(from + 64 * v);
-      store_words(to + 64 * v, looked_up(shifted_bits<0>(codes, 15), kSignedFp4Numbers));
-      store_words(to + kNumbers / 2 + 64 * v, looked_up(shifted_bits<-4>(codes, 15), kSignedFp4Numbers));
+      store_words(to + 64 * v, looked_up(shifted_bits<0>(codes, 15), kCodes.numbers));
+      store_words(to + kNumbers / 2 + 64 * v, looked_up(shifted_bits<-4>(codes, 15), kCodes.numbers));
     }
   } else if constexpr (layout_of(F).low_bits == 8) {
     for (int i = 0; i < kNumbers; ++i) to[i] = static_cast<uint8_t>(std::to_integer<int>(from[i]) - kZero);

@@ -21,6 +21,9 @@ TileKernel kernel_of(Format format) {
     case Format::kQ5K: return multiply_on_matrix_unit<Format::kQ5K>;
     case Format::kIq4Xs: return multiply_on_matrix_unit<Format::kIq4Xs>;
     case Format::kMxfp4: return multiply_on_matrix_unit<Format::kMxfp4>;
+    case Format::kIq4Nl: return multiply_on_matrix_unit<Format::kIq4Nl>;
+    case Format::kIq3Xxs: return multiply_on_matrix_unit<Format::kIq3Xxs>;
+    case Format::kIq3S: return multiply_on_matrix_unit<Format::kIq3S>;
     default: break;
   }
 #endif

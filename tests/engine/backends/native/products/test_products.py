@@ -191,6 +191,10 @@ def test_the_largest_numbers_do_not_saturate(variant, kind, byte, sign):
         number = -6 if byte else 6
         row = [125, *[0xFF if byte else 0x77] * (GROUP // 2)] * (inputs // GROUP)  # 1/4 as the scale
         tiles = pack(Encoding.MXFP4, np.array([row] * outputs, np.uint8), kind, inputs)
+    elif kind is Format.IQ4_NL:
+        number = 113 if byte else -127
+        row = [*np.array([0.25], np.float16).tobytes(), *[byte] * (GROUP // 2)] * (inputs // GROUP)
+        tiles = pack(Encoding.IQ4_NL, np.array([row] * outputs, np.uint8), kind, inputs)
     else:
         tiles = pack_quantised(Quantised(kind, np.full(shape, 0.25, np.float32), minima, numbers))
     packed = pack_stack([tiles], kind, outputs)

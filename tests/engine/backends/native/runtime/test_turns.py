@@ -41,6 +41,29 @@ extern "C" int64_t use(int num_runs, const int64_t* call_us, int64_t num_patient
   for (std::thread& thread : threads) thread.join();
   return num_overlaps;
 }
+
+// Of a run that holds the turn until another one waits, and then pauses: whether it was contended before, and whether
+// the other had its turn before the pause ended.
+extern "C" int pause() {
+  using namespace eagre;
+  Turns turns;
+  turns.begin(1);
+  const bool was_contended = turns.is_contended();
+  std::atomic<bool> has_begun{false};
+  std::thread other([&] {
+    turns.begin(2);
+    has_begun = true;
+    turns.end();
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // longer than a run may be ahead
+  while (!turns.is_contended()) std::this_thread::yield();
+  turns.end();
+  turns.begin(1);
+  const bool was_first = has_begun;
+  turns.end();
+  other.join();
+  return (was_contended ? 2 : 0) + (was_first ? 1 : 0);
+}
 """
 
 
@@ -86,3 +109,7 @@ def test_a_patient_run_holds_the_turn_for_a_quarter_of_the_time(library: ctypes.
 @pytest.mark.parametrize("num_patient", [0, 1])
 def test_a_run_that_is_alone_never_waits(library: ctypes.CDLL, num_patient: int) -> None:
     assert_held(lambda: held_by(library, (1000,), 100_000, num_patient), lambda held: held[0] > 80_000)
+
+
+def test_a_run_that_pauses_is_told_of_another_that_waits_and_lets_it_go_first(library: ctypes.CDLL) -> None:
+    assert library.pause() == 1

@@ -49,7 +49,7 @@ def fitted(kind: Format, inputs: int) -> int:
 def _make_layer(
     random: np.random.Generator, kind: Format, outputs: int, inputs: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    if kind.is_k or kind is Format.MXFP4:
+    if kind.is_k or kind in (Format.MXFP4, Format.IQ4_NL):
         rows = random_rows(random, GGMLQuantizationType[kind.name], outputs, inputs)
         values = dequantize(rows, GGMLQuantizationType[kind.name]).astype(np.float64)
         # Where there are minima, a weight may be much smaller than the two terms that it is the sum of.
