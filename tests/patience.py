@@ -6,3 +6,4 @@ It is long because a busy machine may pause a test for many seconds, and costs n
 from __future__ import annotations
 
 PATIENCE_S = 100.0  # less than pytest waits before it shows where a test hangs
+PROCESS_S = 3 * PATIENCE_S  # for a process from its start to its end: it imports for seconds of processor time

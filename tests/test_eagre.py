@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import eagre
+from tests.patience import PROCESS_S
 
 ROOT = Path(__file__).parent.parent
 TREE = ast.parse((ROOT / "eagre.py").read_text(encoding="utf-8"))
@@ -46,7 +47,7 @@ def test_importing_it_imports_nothing_heavy_and_parameters_need_no_more() -> Non
         "from eagre import LLM\n"
         "assert 'server.offline.llm' in sys.modules and 'jax' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PROCESS_S)
 
 
 @pytest.mark.parametrize(

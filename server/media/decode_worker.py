@@ -18,6 +18,7 @@ import warnings
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -94,7 +95,9 @@ def decode(content: bytes, job: DecodeJob) -> Tiles:
 
 
 def _lenient_base64(content: bytes) -> bytes:
-    """Of base64 with line ends, without its padding, or of its URL-safe alphabet; raises PictureRefused."""
+    """Of base64 with line ends, with percents, without padding, or of the URL-safe alphabet; raises PictureRefused."""
+    if b"%" in content:
+        content = unquote_to_bytes(content)
     plain = b"".join(content.split()).translate(bytes.maketrans(b"-_", b"+/")).rstrip(b"=")
     try:
         return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)

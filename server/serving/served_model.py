@@ -63,6 +63,7 @@ class ServedModel:
         self.is_open = False  # it was loaded once, so that requests can be checked and queued, even if it is asleep
         self.loading_stage: str | None = None  # None: it is not being loaded
         self.load_error: str | None = None  # why it could not be loaded, the last time
+        self.is_ending = False  # its engine is being shut down, because it is served no more
         self._on_change = on_change
         self._opened: Opened | None = None
         self._loaded: TextModel | None = None  # with the defaults that its files recommend
@@ -82,7 +83,7 @@ class ServedModel:
         answer_format = OutputFormat(
             choose_reasoning(self.settings.reasoning_parser, text_model.chat_template),
             choose_tool_call_syntax(self.settings.tool_call_parser, text_model.chat_template),
-            takes_json=self.settings.tool_call_parser is None,
+            takes_others=self.settings.tool_call_parser is None,
         )
         grammars = GrammarCompiler(
             text_model.tokenizer,
@@ -189,8 +190,8 @@ class ServedModel:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the engine thread turns; a model that is not loaded is alive too."""
-        return self._engine is None or self._engine.is_alive
+        """Whether the engine thread turns; a model that is not loaded, or whose engine shall end, is alive too."""
+        return self._engine is None or self.is_ending or self._engine.is_alive
 
     @property
     def has_failed(self) -> bool:

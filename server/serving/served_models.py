@@ -137,6 +137,7 @@ class ServedModels:
             if model.is_open:
                 with suppress(EngineBusy, EngineError, ModelError):  # then the engine's end gives its memory back
                     await model.engine.lifecycle.sleep(forget_weights=True)
+                model.is_ending = True
                 await model.engine.shutdown_in_background()
             await model.close()
             log.info("model_removed", model=model.model_name, path=model.settings.model)

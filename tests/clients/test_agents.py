@@ -19,6 +19,7 @@ PACKAGES = Path(os.environ.get("EAGRE_NODE_MODULES", ROOT / "build" / "clients-j
 CODEX, CLAUDE = PACKAGES / ".bin" / "codex", PACKAGES / ".bin" / "claude"
 QWEN = PACKAGES / ".bin" / "qwen"
 LIMIT_S = 180
+MCP_SERVER = Path(__file__).parent / "support" / "mcp_server.py"
 # As tests.clients.support.scripted_server has them, which needs packages that are not installed beside the clients.
 TASK, PICTURE, SEARCH, WORD = "DO-THE-TASK", "LOOK-AT-IT", "SEARCH-FOR-IT", "SAY-THE-WORD"
 DONE, SEEN, FOUND = "The task is done.", "There was a picture that I cannot see.", "The search has ended."
@@ -60,7 +61,7 @@ def codex(scripted: str, tmp_path: Path) -> Run:
     (home / "config.toml").write_text(
         'model = "fake"\nmodel_provider = "eagre"\n[model_providers.eagre]\nname = "eagre"\n'
         f'base_url = "{scripted}/v1"\nwire_api = "responses"\n'
-        f'[mcp_servers.words]\ncommand = "{sys.executable}"\nargs = ["{Path(__file__).parent / "mcp_server.py"}"]\n'
+        f'[mcp_servers.words]\ncommand = "{sys.executable}"\nargs = ["{MCP_SERVER}"]\n'
     )
 
     def run(*arguments: str | Path, with_catalogue: bool = False, over_socket: bool = False) -> str:

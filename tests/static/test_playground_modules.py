@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PROCESS_S
+
 HERE = Path(__file__).resolve().parent
 NODE = shutil.which("node")
 
@@ -17,5 +19,5 @@ def test_modules_pass_their_tests_under_node() -> None:
     assert NODE is not None
     suites = sorted(str(path) for path in (HERE / "js").rglob("*.test.mjs"))
     assert suites
-    result = subprocess.run([NODE, "--test", *suites], check=False, capture_output=True, text=True, timeout=120)
+    result = subprocess.run([NODE, "--test", *suites], check=False, capture_output=True, text=True, timeout=PROCESS_S)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -14,6 +14,7 @@ from benchmarks.chaos.attacks.random_bytes import fuzz
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.target import ADMIN_KEY, KEY, MAX_BODY_BYTES, Target
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually, server_starter
 
 # They sleep for seconds, or ask for what the fake engine does not have.
@@ -40,7 +41,7 @@ async def test_no_attack_gets_an_answer_that_it_did_not_ask_for() -> None:
         async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
             target = Target(server.url, session, random.Random(11), Ledger())
             attacks = [attack for name, attack in ATTACKS.items() if name not in LEFT_OUT]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 outcomes = await asyncio.gather(*(attack(target) for attack in attacks), return_exceptions=True)
         assert [error for error in outcomes if error and not isinstance(error, (aiohttp.ClientError, OSError))] == []
         assert target.ledger.failures == []

@@ -4,7 +4,8 @@ It is started by `python -m tests.clients.support.scripted_server PORT`.
 
 With `sees` behind the port, the model sees, and names the colours of its pictures instead.
 
-The prompt is all that the model sees, as it is with any model. It runs in the project's own environment.
+The prompt is all that the model sees, as it is with any model; without `sees`, notes stand in the place of pictures, as
+with `--ignore-media`. It runs in the project's own environment.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ async def _serve(port: int, *, sees: bool) -> None:
     await runner.setup()
     await start_sites(runner, ["127.0.0.1"], port)
     engine.start(asyncio.get_running_loop())
-    text_model = SeeingTextModel() if sees else FakeTextModel(TEMPLATE)
+    text_model: FakeTextModel = SeeingTextModel() if sees else FakeTextModel(TEMPLATE)
+    text_model.ignores_media = True
     served.first.open(engine.client, text_model.model)
     await asyncio.Event().wait()
 

@@ -18,10 +18,10 @@ import pytest
 from benchmarks.serving.server_process import free_port
 from tests.engine.adapters.peft_adapters import ALL, merged, pairs_of, write_adapter
 from tests.engine.parallel.on_four_devices import golden_of, write_folder
+from tests.patience import PATIENCE_S
 from tests.thoroughness import IS_FULL
 
 ROOT = Path(__file__).parents[3]
-NOTICED_SECONDS = 20.0
 QUICK_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
@@ -151,10 +151,10 @@ def test_hosts_give_the_right_tokens_until_one_of_them_is_killed(tmp_path: Path,
     hosts.processes[-1].kill()
     killed = time.monotonic()
     heard = hosts.hear()
-    assert time.monotonic() - killed < NOTICED_SECONDS
+    assert time.monotonic() - killed < PATIENCE_S
     assert f"host {len(hosts.processes) - 1} of {len(hosts.processes)} is lost" in heard["error"]
     for process in hosts.processes:
-        process.wait(NOTICED_SECONDS)
+        process.wait(PATIENCE_S)
 
 
 @pytest.mark.skipif(not IS_FULL, reason="five more processes compile; EAGRE_FULL=1 runs it")
@@ -168,4 +168,4 @@ def test_four_hosts_give_the_tokens_of_one_process_and_end_with_their_leader(tmp
         assert hosts.generate(prompts, max_tokens=12, **options) == expected
     hosts.processes[0].kill()
     for follower in hosts.processes[1:]:
-        assert follower.wait(NOTICED_SECONDS) != 0
+        assert follower.wait(PATIENCE_S) != 0

@@ -30,9 +30,9 @@ from engine.interface.types import FinishReason
 from sampling.host.params import SamplingParams
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 
-TIMEOUT_S = 20.0
 # Of the machine, of the moment, or told by the body.
 _UNTOLD_HEADERS = frozenset({"date", "server", "content-length", "sec-websocket-accept", "process-start-time-unix"})
 # An answer's headers are noted where they are others than these.
@@ -53,7 +53,7 @@ async def play(case: Mapping[str, Any], start_server: StartServer) -> list[dict[
     """The answer to each of the case's exchanges."""
     setup = case.get("setup", {})
     server = await start(setup, start_server)
-    async with asyncio.timeout(TIMEOUT_S), _paced(server, setup):
+    async with asyncio.timeout(PATIENCE_S), _paced(server, setup):
         return [await _play(_whole(exchange, case), server) for exchange in case["exchanges"]]
 
 

@@ -32,7 +32,7 @@ def answers_and_steps(folder: Path, *flags: str) -> tuple[list[list[int]], int]:
             request = urllib.request.Request(
                 url + "/v1/completions", json.dumps(body | options).encode(), {"Content-Type": "application/json"}
             )
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
                 answers.append(json.load(response)["choices"][0]["token_ids"])
         with urllib.request.urlopen(url + "/metrics", timeout=PATIENCE_S) as response:
             steps = re.search(r"^eagre_steps_total{.*} (\S+)$", response.read().decode(), re.MULTILINE)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from server.cli.memory import freeze_gc, postpone_gc
+from tests.patience import PROCESS_S
 
 
 class Cycle:
@@ -102,7 +103,7 @@ def num_arenas(**environment: str) -> int:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PROCESS_S,
     )
     return len(re.findall("<heap ", told.stdout))
 
@@ -147,7 +148,7 @@ asyncio.run(main())
 def test_what_a_burst_has_freed_goes_back_to_the_system(above: int) -> None:
     """Also where it has not grown by so much since the last time, once the process is idle."""
     told = subprocess.run(
-        [sys.executable, "-c", _BURST, str(above)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", _BURST, str(above)], capture_output=True, text=True, check=True, timeout=PROCESS_S
     )
     held, left = map(int, told.stdout.split())
     assert held > 64 << 20

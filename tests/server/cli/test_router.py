@@ -22,12 +22,12 @@ from server.router.local.source import MOST_FROZEN, restart_frozen
 from server.router.local.supervisor import Supervisor
 from server.router.replicas import Replicas
 from tests.model_folders import write_folder
+from tests.patience import PROCESS_S
 from tests.server.admission.test_certificate import make_certificate, needs_openssl
 from tests.server.conftest import Address, eventually
 from tests.server.support.resumable import Follower
 from tests.server.support.server_process import SETTINGS
 
-START_S = 200.0
 NUM_STREAMS = 6
 BODY = {"prompt": [7, 300, 41], "max_tokens": 100, "ignore_eos": True, "temperature": 1.0}
 
@@ -75,7 +75,7 @@ async def test_streams_outlive_a_killed_server_and_no_server_its_front(tmp_path:
     }  # fmt: skip
     with front(model, tmp_path / "cache", *(str(each) for pair in flags.items() for each in pair)) as (url, process):
         async with aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(START_S),
+            timeout=aiohttp.ClientTimeout(PROCESS_S),
             connector=aiohttp.TCPConnector(ssl=False),  # whose certificate it is, is not the question here
             headers={"Authorization": f"Bearer {KEY}"},
         ) as http:
@@ -83,7 +83,7 @@ async def test_streams_outlive_a_killed_server_and_no_server_its_front(tmp_path:
             metrics = Address(f"https://127.0.0.1:{metrics_port}", http)
 
             async def ready(num_replicas: int) -> None:
-                async with asyncio.timeout(START_S):
+                async with asyncio.timeout(PROCESS_S):
                     while process.poll() is None:
                         try:
                             told = (await address.get("/readiness"))[1]
@@ -93,7 +93,7 @@ async def test_streams_outlive_a_killed_server_and_no_server_its_front(tmp_path:
                             pass
                         await asyncio.sleep(0.1)
 
-            await eventually(lambda: len(children_of(process.pid)) == 1, seconds=60)
+            await eventually(lambda: len(children_of(process.pid)) == 1)
             process.send_signal(signal.SIGHUP)  # which ends no server that is still being loaded
             await ready(2)
             await doors_hold(address, metrics, process, keys)
@@ -117,7 +117,7 @@ async def test_streams_outlive_a_killed_server_and_no_server_its_front(tmp_path:
             left = children_of(process.pid)
             process.send_signal(signal.SIGKILL)
             process.wait()
-            await eventually(lambda: not any(is_alive(pid) for pid in left), seconds=60)
+            await eventually(lambda: not any(is_alive(pid) for pid in left))
 
 
 # Answers one look at its health and is frozen then; started again, it answers all of them.
@@ -182,7 +182,7 @@ async def doors_hold(address: Address, metrics: Address, process: subprocess.Pop
     assert [await status(key) for key in (KEY, NEW_KEY)] == [200, 401]
     keys.write_text(f"{KEY} shop\n{NEW_KEY} later\n")
     process.send_signal(signal.SIGHUP)
-    async with asyncio.timeout(START_S):
+    async with asyncio.timeout(PROCESS_S):
         while [await status(NEW_KEY) for _ in range(4)] != [200] * 4:  # each server gets two of them
             await asyncio.sleep(0.1)
     assert await status(NEW_KEY, "/admin/pause") == 403

@@ -28,7 +28,7 @@ from server.startup.model_loader import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, PROCESS_S
 from tests.server.conftest import eventually
 from tests.server.support.sse_reader import chunks_of, read_all
 from tests.thoroughness import some
@@ -278,7 +278,7 @@ os._exit(asyncio.run(main()))
 def send_signals(same_signal_s: float, *names: str) -> subprocess.CompletedProcess[bytes]:
     """Sends signals, 50 ms apart, to a server with a running stream; returns how it ended."""
     command = [sys.executable, "-c", SEVERAL_SIGNALS, str(same_signal_s), *names]
-    return subprocess.run(command, timeout=120, capture_output=True, check=False)
+    return subprocess.run(command, timeout=PROCESS_S, capture_output=True, check=False)
 
 
 @pytest.mark.parametrize(

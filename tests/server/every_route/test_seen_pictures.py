@@ -101,6 +101,40 @@ async def test_every_api_brings_pictures(seeing: RunningServer, route: str, body
     assert seen(seeing) == [(6, [255, 0, 0])]
 
 
+RED_DATA = RED.partition(",")[2]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "input_image", "image_url": RED, "detail": "high"},
+        {"type": "input_image", "image_url": {"url": RED}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": RED_DATA}},
+        {"type": "image", "mimeType": "image/png", "data": RED_DATA},
+        {"type": "image", "mime_type": "image/png", "base64": RED_DATA},
+        {"type": "image", "image": RED},
+        {"type": "image", "url": RED},
+        {"type": "image_url", "image_url": RED.replace("+", "%2B").replace("=", "%3D")},
+    ],
+    ids=["responses", "responses object", "anthropic", "mcp", "langchain", "transformers", "url", "percent"],
+)
+async def test_chats_take_pictures_as_others_send_them(seeing: RunningServer, part: dict[str, Any]) -> None:
+    status, answer = await seeing.post(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}], "max_tokens": 4}
+    )
+    assert status == 200, answer
+    assert seen(seeing) == [(6, [255, 0, 0])]
+
+
+async def test_responses_take_a_picture_as_chats_send_it(seeing: RunningServer) -> None:
+    part = {"type": "input_image", "image_url": {"url": RED, "detail": "low"}}
+    body = {"model": "fake", "input": [{"role": "user", "content": [part]}]}
+    async with seeing.http.post(seeing.url + "/v1/responses", json=body) as response:
+        assert response.status == 200, await response.text()
+        assert "X-Eagre-Ignored" not in response.headers
+    assert seen(seeing) == [(6, [255, 0, 0])]
+
+
 async def test_a_raw_prompt_has_pictures_at_its_marks(seeing: RunningServer) -> None:
     _, props = await seeing.get("/props")
     mark, data = props["media_marker"], [url.partition(",")[2] for url in (RED, BLUE)]

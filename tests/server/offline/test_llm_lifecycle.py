@@ -19,7 +19,7 @@ from server.offline.llm import LLM
 from server.startup.model_loader import LoadedModel
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, PROCESS_S
 from tests.server.offline.conftest import ENDLESS, MakeLLM, endless_engine, wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -110,6 +110,6 @@ def test_a_script_may_end_without_closing() -> None:
         "threading.Thread(target=llm.generate, args=('abc',), kwargs=ENDLESS, daemon=True).start()\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=PROCESS_S, check=False
     )
     assert (ended.stdout, ended.returncode) == ("True\n", 0), ended.stderr

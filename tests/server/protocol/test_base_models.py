@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from tests.patience import PROCESS_S
+
 _SCRIPT = """
 import server.http.app
 from pydantic import BaseModel
@@ -25,5 +27,7 @@ assert not left, left
 
 
 def test_validators_are_built_at_first_use_and_not_when_the_server_is_imported() -> None:
-    ended = subprocess.run([sys.executable, "-c", _SCRIPT], check=False, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(
+        [sys.executable, "-c", _SCRIPT], check=False, capture_output=True, text=True, timeout=PROCESS_S
+    )
     assert ended.returncode == 0, ended.stderr

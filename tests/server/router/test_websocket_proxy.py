@@ -76,7 +76,8 @@ async def test_a_message_of_a_replica_that_is_too_long_loses_the_socket(
     pair: RunningFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.router.websocket_proxy.MAX_EVENT", 40)
-    async with asyncio.timeout(60), pair.http.ws_connect(pair.url + "/v1/stream", protocols=PROTOCOLS) as socket:
+    address = pair.url + "/v1/stream"
+    async with asyncio.timeout(PATIENCE_S), pair.http.ws_connect(address, protocols=PROTOCOLS) as socket:
         await socket.send_json({"type": "generate", "id": "a" * 40, "prompt": "tide", "max_tokens": 9})
         end = await socket.receive()
     assert (end.type, end.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.SERVICE_RESTART)

@@ -189,6 +189,27 @@ async def test_a_model_that_changes_ends_its_streams_and_the_next_requests_have_
         assert metrics.count('eagre_num_requests_running{model="coder"}') <= 1
 
 
+async def test_while_the_engine_of_a_removed_model_ends_the_server_is_alive_and_ready(
+    start_several: StartSeveral, file: File
+) -> None:
+    file.write(CODER + OTHER)
+    async with start_several("", whole=file.read()) as server:
+        engine, has_begun, may_end = server.engine("coder"), asyncio.Event(), asyncio.Event()
+
+        async def shut_down_slowly() -> None:
+            engine.shutdown()
+            has_begun.set()
+            await may_end.wait()
+
+        engine.shutdown_in_background = shut_down_slowly  # type: ignore[method-assign]
+        await file.reload(server, OTHER, again(server, file))
+        async with asyncio.timeout(PATIENCE_S):
+            await has_begun.wait()
+        for path in ("/liveness", "/readiness"):
+            assert (await server.get(path))[0] == 200
+        may_end.set()
+
+
 async def test_a_limit_of_one_lets_the_old_model_end_before_the_new_one_comes(
     start_several: StartSeveral, file: File
 ) -> None:

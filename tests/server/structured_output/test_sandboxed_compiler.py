@@ -24,7 +24,7 @@ from server.structured_output.grammar_limits import InvalidGrammar
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.structured_output.sandboxed_compiler import SandboxedCompiler
 from tests.fakes.grammar_walk import MergedBytes
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, PROCESS_S
 
 ROOT = Path(__file__).parents[3]
 SIMPLE = Grammar(GrammarKind.REGEX, "a+")
@@ -238,7 +238,9 @@ trials(SIMPLE, GrammarVocabulary(MergedBytes(), MergedBytes.vocab_size))
 print(*children(), flush=True)
 {how}
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, check=False, timeout=PROCESS_S
+    )
     processes = [int(word) for word in done.stdout.split()]
     assert len(processes) == 1
     eventually(lambda: not Path(f"/proc/{processes[0]}").exists() or "Z" in status_of(processes[0]))
@@ -256,7 +258,7 @@ def test_the_process_brings_no_jax() -> None:
         "import sys, server.structured_output.compile_worker; "
         "sys.exit('jax' in sys.modules or 'aiohttp' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=PROCESS_S).returncode == 0
 
 
 def test_a_closed_compiler_leaves_no_process(vocabulary: GrammarVocabulary) -> None:

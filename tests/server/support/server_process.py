@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.serving.server_process import free_port
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, PROCESS_S
 
 # One slot, so that few programs are compiled.
 SETTINGS = "--dtype float32 --max-num-seqs 1 --max-num-batched-tokens 65 --num-pages 160 --seed 0".split()
-START_S = 120.0  # a cold start on a busy machine
 
 # A step takes 10 ms at least, so that a stream of the tiny model lasts for seconds. SIGUSR1 freezes the engine thread
 # in its next step for ever. `limit`, if not 0, is the size in bytes beyond which no file of the process can grow.
@@ -87,7 +86,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
         """Fails if the process ends first, or if it takes too long."""
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PROCESS_S
         while not holds():
             assert self._process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()
@@ -105,7 +104,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(self.url + "/readiness", timeout=5):
+            with urllib.request.urlopen(self.url + "/readiness", timeout=PATIENCE_S):
                 return True
         except (urllib.error.URLError, OSError):
             return False

@@ -13,11 +13,10 @@ from typing import Any
 
 import aiohttp
 
-# Seconds. No test is about time: these end a test whose page will never do what is waited for, and must not end one on
-# a machine that has no processor to spare for half a minute.
-START_DEADLINE = 60.0
-WAIT_DEADLINE = 60.0
-POLL_INTERVAL = 0.02
+from tests.patience import PATIENCE_S
+
+WAIT_DEADLINE = PATIENCE_S
+POLL_INTERVAL = 0.02  # seconds
 
 FLAGS = (
     "--headless",
@@ -65,7 +64,7 @@ class Browser:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        async with asyncio.timeout(START_DEADLINE):
+        async with asyncio.timeout(PATIENCE_S):
             port, path = await self._read_port()
         self._http = aiohttp.ClientSession()
         self._socket = await self._http.ws_connect(f"ws://127.0.0.1:{port}{path}", max_msg_size=0)

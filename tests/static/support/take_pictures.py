@@ -15,6 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
 from tests.static.support import devtools
 from tests.static.support.devtools import Browser, Page, find_chromium
 
@@ -193,7 +194,7 @@ SCENES: dict[str, Callable[[Page], Awaitable[None]]] = {
 
 async def take(origin: str, folder: Path, names: list[str]) -> None:
     """Takes the pictures of the named scenes, one after the other."""
-    devtools.WAIT_DEADLINE = 120.0  # whole answers are waited for, on a machine that may be busy
+    devtools.WAIT_DEADLINE = 2 * PATIENCE_S  # whole answers are waited for, on a machine that may be busy
     executable = find_chromium()
     if executable is None:
         sys.exit("no Chromium is installed")

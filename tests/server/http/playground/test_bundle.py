@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from server.http.playground.bundle import Bundle, BundleError, bundle
+from tests.patience import PROCESS_S
 
 NODE = shutil.which("node")
 
@@ -62,7 +63,7 @@ def test_joined_modules_do_what_they_did(tmp_path: Path) -> None:
     for name, text in (made := make(MODULES)).scripts.items():
         (tmp_path / name.replace(".js", ".mjs")).write_text(text.replace('.js")', '.mjs")'), encoding="utf-8")
     entry = made.entry.replace(".js", ".mjs")
-    ended = subprocess.run([NODE, entry], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([NODE, entry], cwd=tmp_path, capture_output=True, text=True, timeout=PROCESS_S, check=False)
     assert ended.stdout == 'effect\n[1,2,"thing",3,1,3,4,"extra"]\nlater true\n', ended.stderr
 
 
