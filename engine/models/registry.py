@@ -134,6 +134,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("bailingmoe2", "BailingMoeV2ForCausalLM", "mixtures.bailing_moe:BailingMoe2"),
     Architecture("afmoe", "AfmoeForCausalLM", "afmoe:Afmoe"),
     Architecture("laguna", "LagunaForCausalLM", "shared_experts.laguna:Laguna"),
+    Architecture("step35", "Step3p5ForCausalLM", "shared_experts.step35:Step35"),
     Architecture("smallthinker", "SmallThinkerForCausalLM", "mixtures.smallthinker:SmallThinker"),
     Architecture("dbrx", "DbrxForCausalLM", "mixtures.dbrx:Dbrx"),
     Architecture("cohere2moe", "Cohere2MoeForCausalLM", "shared_experts.cohere2_moe:Cohere2Moe"),

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 from engine.interface.context_overflow import ContextOverflow
+from server.generation.roles import left_out_role, other_role
 from server.media.decoded_picture import DecodedPicture
 from server.media.picture import Picture, pictures_of, text_of, with_paths, without_pictures
 from server.media.picture_format import PictureFormat
@@ -356,7 +357,13 @@ class Conversation(NamedTuple):
                 except ChatTemplateError as error:
                     refusal = refusal or error  # the first says it of what the client has sent
                     continue
+                unknown = left_out_role(rendered[0], self.messages)
+                if unknown is not None:
+                    raise _unknown_role(unknown)
                 return self._with_system(rendered, template, text_model, {**variables, **more})
+        role = other_role(self.messages)
+        if role is not None:
+            raise _unknown_role(role, refusal) from refusal
         raise ApiError(str(refusal), param="messages", code="invalid_messages") from refusal
 
     def _render_form(
@@ -427,6 +434,15 @@ class Conversation(NamedTuple):
             yield messages, {}
         if self.plain_messages is not None:
             yield self.plain_messages, {}
+
+
+def _unknown_role(role: str, refusal: ChatTemplateError | None = None) -> ApiError:
+    words = "leaves its message out" if refusal is None else f"says: {refusal}"
+    return ApiError(
+        f"a message has the role {role}, which the chat template of this model does not know; it {words}",
+        param="messages",
+        code="invalid_messages",
+    )
 
 
 def _template_of(text_model: TextModel) -> ChatTemplate:

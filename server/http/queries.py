@@ -30,6 +30,7 @@ from server.http.pooling.reranking import rerank_as_cohere, rerank_in_either_for
 from server.http.pooling.scoring import classify, score
 from server.http.transport.json_body import json_response, send_whole
 from server.media.picture import Picture
+from server.protocol.chat_tools import offered
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.text.detokenizer import token_text_alone
@@ -157,7 +158,7 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
 def _conversation_of(query: TokenizeRequest) -> Conversation:
     return Conversation(
         query.to_template(),
-        tools=[tool.to_template() for tool in query.tools or ()],
+        tools=[tool.to_template() for tool in offered(query.tools)],
         begins_turn=query.begins_turn,
         continues=query.continue_final_message is True,
         variables=query.template_variables,

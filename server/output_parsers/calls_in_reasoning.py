@@ -21,7 +21,8 @@ class CallsInReasoning:
     def __init__(self, syntax: ToolCallSyntax, schemas: Mapping[str, Any]) -> None:
         self._syntax = syntax
         self._schemas = schemas
-        self._held: list[str] = []  # pieces that may be a call, or the beginning of one, with the white space before it
+        self._held: list[str] = []  # pieces that may be a call, with the white space before it
+        self._begin = ""  # what may become a call's marker, behind these
         self._calls: ToolParser | None = None  # of what is held, from the marker on
         self._strays = StrayMarkers(syntax.strays)
         self._events: list[ParserEvent] = []  # of these calls
@@ -36,7 +37,8 @@ class CallsInReasoning:
 
     def release(self) -> Sequence[ReasoningDelta]:
         """What was held back, where something follows the reasoning."""
-        held, self._held, self._calls, self._events = "".join(self._held), [], None, []
+        held = "".join((*self._held, self._begin))
+        self._held, self._begin, self._calls, self._events = [], "", None, []
         return (ReasoningDelta(held),) if held else ()
 
     def flush(self) -> Sequence[ParserEvent]:
@@ -53,16 +55,21 @@ class CallsInReasoning:
 
     def _outside(self, text: str) -> tuple[str, str]:
         """What of `text`, and of what was held, is reasoning; and what follows a marker."""
-        text = "".join((*self._held, text))
+        text, self._begin = self._begin + text, ""
         begins = self._syntax.all_begins
         start, begin = min(((text.find(begin), begin) for begin in begins if begin in text), default=(-1, ""))
         end = len(text) - max(overlap(text, each) for each in begins) if start < 0 else start
         certain = text[:end].rstrip()
+        space = text[len(certain) : end]
+        if certain:
+            before, self._held = self._held, []
+            certain = "".join((*before, certain))
+        self._held.append(space)
         if start < 0:
-            self._held = [text[len(certain) :]]
+            self._begin = text[end:]
             return certain, ""
         behind = start + len(begin)
-        self._held = [text[len(certain) : behind]]
+        self._held.append(begin)
         self._calls, self._events = ToolParser(self._syntax, self._schemas), []
         self._strays = StrayMarkers(self._syntax.strays)
         self._calls.feed(begin)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from server.output_parsers.call_finder import CallFinder
 from server.output_parsers.calls_in_reasoning import CallsInReasoning
 from server.output_parsers.families.json_formats import ARRAY, HERMES
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
-from server.output_parsers.json_calls import JsonCallFinder
 from server.output_parsers.reading.parser_events import (
     ContentDelta,
     ParserEvent,
@@ -31,7 +31,7 @@ class OutputFormat(NamedTuple):
     reasoning: ReasoningSyntax | None = None
     calls: ToolCallSyntax | None = None
     schemas: Mapping[str, Any] = MappingProxyType({})  # of the arguments of each tool, by its name
-    takes_json: bool = True  # whether an object in JSON that names a tool is a call, too
+    takes_others: bool = True  # whether what calls a tool in another syntax is a call, too
     hides_calls: bool = False  # whether calls are left out of the output, because none may be made
     only_one: bool = False  # whether the output ends with its first call
 
@@ -71,7 +71,7 @@ class OutputFormat(NamedTuple):
             return self._replace(calls=self.calls or HERMES, schemas=schemas, only_one=not is_parallel)
         calls = self.calls or HERMES
         if calls.frames_text or (schemas and not calls.is_ambiguous):
-            return OutputFormat(self.reasoning, calls, takes_json=False, hides_calls=True)
+            return OutputFormat(self.reasoning, calls, takes_others=False, hides_calls=True)
         return OutputFormat(self.reasoning)
 
     def markers(self, *, with_calls: bool) -> list[str]:
@@ -118,8 +118,8 @@ class OutputParser:
         self._reasoning = None if parts.reasoning is None else ReasoningParser(parts.reasoning, is_open=is_open)
         self._calls = None if parts.calls is None else ToolParser(parts.calls, parts.schemas)
         self._strays = StrayMarkers(() if parts.calls is None else parts.calls.strays)
-        takes_json = parts.calls is not None and parts.takes_json and bool(parts.schemas)
-        self._json_calls = JsonCallFinder(parts.schemas) if takes_json else None
+        takes_others = parts.calls is not None and parts.takes_others and bool(parts.schemas)
+        self._other_calls = CallFinder(parts.schemas) if takes_others else None
         self._early_calls = None  # those in the reasoning
         if self._reasoning is not None and parts.finds_calls_in_reasoning and parts.calls is not None:
             self._early_calls = CallsInReasoning(parts.calls, parts.schemas)
@@ -141,7 +141,7 @@ class OutputParser:
     def has_whole_calls(self) -> bool:
         """Whether there are calls, and none of them was cut off."""
         has_cut = (self._calls is not None and self._calls.has_cut_call) or (
-            self._json_calls is not None and self._json_calls.has_cut_call
+            self._other_calls is not None and self._other_calls.has_cut_call
         )
         return self.num_calls > 0 and not has_cut
 
@@ -165,7 +165,7 @@ class OutputParser:
         if is_last and self._calls is not None:
             events += self._calls_in(self._calls.flush(drops_markup=True))
             events += self._calls_in([ContentDelta(self._strays.flush())])
-            events += () if self._json_calls is None else self._json_calls.flush()
+            events += () if self._other_calls is None else self._other_calls.flush()
         if self._hides_calls:
             events = [event for event in events if isinstance(event, ContentDelta | ReasoningDelta)]
         elif self._only_one:
@@ -185,12 +185,12 @@ class OutputParser:
                 continue
             if isinstance(event, ToolCallStart):
                 found += self._calls_in_text(self._strays.flush())
-                found += () if self._json_calls is None else self._json_calls.interrupt()
+                found += () if self._other_calls is None else self._other_calls.interrupt()
             found.append(event)
         return found
 
     def _calls_in_text(self, text: str) -> Sequence[ToolEvent]:
-        return (ContentDelta(text),) if self._json_calls is None else self._json_calls.feed(text)
+        return (ContentDelta(text),) if self._other_calls is None else self._other_calls.feed(text)
 
     def _without_second_call(self, events: Sequence[ParserEvent]) -> list[ParserEvent]:
         """`events` up to the end of the first call of the output."""

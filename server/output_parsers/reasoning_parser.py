@@ -47,6 +47,7 @@ QWEN3 = ReasoningSyntax("qwen3", ("<think>",), ("</think>",), template_mark="</t
 DEEPSEEK_R1 = ReasoningSyntax("deepseek_r1", ("<think>",), ("</think>",), is_always_open=True)
 MISTRAL_THINK = ReasoningSyntax("mistral", ("[THINK]",), ("[/THINK]",), template_mark="[THINK]")
 SEED_OSS = ReasoningSyntax("seed_oss", ("<seed:think>",), ("</seed:think>",), template_mark="<seed:think>")
+MINIMAX_M3 = ReasoningSyntax("minimax_m3", ("<mm:think>",), ("</mm:think>",), template_mark="<mm:think>")
 GRANITE = ReasoningSyntax(
     "granite",
     ("Here is my thought process:", "Here's my thought process:"),
@@ -74,6 +75,7 @@ REASONING_SYNTAXES: tuple[ReasoningSyntax, ...] = (
     DEEPSEEK_R1,
     MISTRAL_THINK,
     SEED_OSS,
+    MINIMAX_M3,
     GRANITE,
 )
 
@@ -102,7 +104,8 @@ class ReasoningParser:
         self._is_decided = False  # whether it is known if the answer begins with reasoning
         self._is_inside = False
         self._is_fresh = False  # nothing but white space has come since the last marker
-        self._held = ""
+        self._held = ""  # may become a marker
+        self._spaces: list[str] = []  # white space that is reasoning if more of it comes, and else stands at a marker
         self._num_bytes = 0  # of all text so far, until the reasoning has ended
         self.end: int | None = None  # where the content begins, in bytes of UTF-8; None while that is not known
 
@@ -126,9 +129,10 @@ class ReasoningParser:
         """The events of the text that was held back, once no more text can come."""
         held, self._held = self._held, ""
         if not self._is_decided and not self._is_open:
+            held, self._spaces = "".join((*self._spaces, held)), []
             return (ContentDelta(held),) if held else ()
         if self._is_inside:
-            return self._emit(held.rstrip())
+            return self._emit(self._without_last_space(held))
         if self._is_decided:
             return (ContentDelta(held),) if held else ()
         held = held.strip()  # of the reasoning that the prompt has begun, unless it is empty
@@ -138,15 +142,17 @@ class ReasoningParser:
         """Finds out whether the output begins with reasoning. Returns what is left to read."""
         stripped = text.lstrip()
         begin = next((begin for begin in self._syntax.begins if stripped.startswith(begin)), None)
+        self._spaces.append(text[: len(text) - len(stripped)])
         if begin is None and any(marker.startswith(stripped) for marker in self._syntax.begins):
-            self._held = text
+            self._held = stripped
             return ""
+        spaces, self._spaces = self._spaces, []
         self._is_decided = True
         if begin is not None or self._is_open:
             self._is_inside = self._is_fresh = True
             return stripped.removeprefix(begin or "")
         self.end = 0
-        return text
+        return "".join((*spaces, stripped))
 
     def _without_repeats(self, text: str, markers: Sequence[str]) -> str:
         """A text right behind one of `markers` without more of them. What may still become one is held back."""
@@ -167,14 +173,24 @@ class ReasoningParser:
         place, marker = min(((place, end) for place, end in found if place >= 0), default=(-1, ""))
         if place < 0:
             num_held = max(overlap(text, end) for end in self._syntax.ends)
-            certain = text[: len(text) - num_held].rstrip()
-            self._held = text[len(certain) :]
-            return self._emit(certain)
+            self._held = text[len(text) - num_held :]
+            return self._emit(self._without_last_space(text[: len(text) - num_held]))
         rest = text[place + len(marker) :]
         self.end = self._num_bytes - len(rest.encode("utf-8", "surrogatepass"))
-        events = [*self._emit(text[:place].rstrip())]
+        events = [*self._emit(self._without_last_space(text[:place]))]
+        self._spaces = []
         self._is_inside, self._is_fresh = False, True
         return [*events, *self._behind(rest)]
+
+    def _without_last_space(self, text: str) -> str:
+        """A text within the reasoning, with the white space before it and without that at its end, which is kept."""
+        certain = text.rstrip()
+        if certain:
+            before, self._spaces = self._spaces, [text[len(certain) :]]
+            return "".join((*before, certain))
+        if text:
+            self._spaces.append(text)
+        return ""
 
     def _emit(self, text: str) -> Sequence[ReasoningDelta]:
         if self._is_fresh:

@@ -25,7 +25,9 @@ from server.output_parsers.families.json_formats import (
 )
 from server.output_parsers.families.kimi import KIMI
 from server.output_parsers.families.lfm2 import LFM2
+from server.output_parsers.families.minimax_m3 import MINIMAX_M3
 from server.output_parsers.families.pythonic_calls import OLMO3, PYTHONIC
+from server.output_parsers.families.step3 import STEP3
 from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX, SEED_OSS
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 
@@ -39,7 +41,9 @@ TOOL_CALL_SYNTAXES: tuple[ToolCallSyntax, ...] = (
     HARMONY,
     DEEPSEEK_V32,
     DEEPSEEK,
+    STEP3,
     KIMI,
+    MINIMAX_M3,
     MINIMAX,
     SEED_OSS,
     GLM,

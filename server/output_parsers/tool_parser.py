@@ -11,6 +11,7 @@ from server.output_parsers.reading.markers import overlap
 from server.output_parsers.reading.parser_events import ContentDelta, ToolEvent, merged
 from server.output_parsers.reading.tool_call_reader import NotAToolCall, ToolCallReader
 
+PIECE = 512  # characters that are taken at once, because what follows a call in them is copied
 _BEHIND_CALL = " \t\r\n}]"  # white space, and brackets that some models write once too often
 
 
@@ -21,6 +22,7 @@ class ToolParser:
         self._syntax = syntax
         self._schemas = schemas
         self._held = ""  # may still become the beginning of a call
+        self._spaces: list[str] = []  # white space before it, where a call can only be the whole of an answer
         self._call: ToolCallReader | None = None
         self._raw: list[str] = []  # of the call that is being read, while its name is not known
         self._is_plain = False  # no call can come any more
@@ -32,9 +34,10 @@ class ToolParser:
     def feed(self, text: str) -> Sequence[ToolEvent]:
         """The events that have become certain with `text`."""
         events: list[ToolEvent] = []
-        rest = text
-        while rest:
-            rest = self._outside(rest, events) if self._call is None else self._inside(rest, events)
+        for start in range(0, len(text), PIECE):
+            rest = text[start : start + PIECE]
+            while rest:
+                rest = self._outside(rest, events) if self._call is None else self._inside(rest, events)
         return merged(events)
 
     def flush(self, *, drops_markup: bool = False) -> Sequence[ToolEvent]:
@@ -51,8 +54,8 @@ class ToolParser:
             events += self._call.flush()
             self.has_cut_call = self.has_cut_call or self._call.has_open_call
         else:
-            self._emit(self._held, events)
-        self._held, self._call = "", None
+            self._emit("".join((*self._spaces, self._held)), events)
+        self._held, self._spaces, self._call = "", [], None
         return merged(events)
 
     def _outside(self, text: str, events: list[ToolEvent]) -> str:
@@ -64,17 +67,19 @@ class ToolParser:
             return ""
         if self._syntax.only_first:
             stripped = text.lstrip()
+            self._spaces.append(text[: len(text) - len(stripped)])
             found = next((begin for begin in begins if stripped.startswith(begin)), None)
             if found is None:
                 if any(begin.startswith(stripped) for begin in begins):
-                    self._held = text
+                    self._held = stripped
                     return ""
+                spaces, self._spaces = self._spaces, []
                 if self._follows_call and stripped.startswith((";", ",")):
                     return stripped[1:]  # separates calls
                 self._is_plain = True
-                self._emit(text, events)
+                self._emit("".join((*spaces, stripped)), events)
                 return ""
-            start = len(text) - len(stripped)
+            text, start = stripped, 0
         else:
             start, found = min(((text.find(begin), begin) for begin in begins if begin in text), default=(-1, ""))
             if start < 0:
@@ -84,8 +89,8 @@ class ToolParser:
                 return ""
             self._emit(text[:start], events)
         self._begin(found)
-        if self._syntax.only_first:
-            self._raw.insert(0, text[:start])
+        spaces, self._spaces = self._spaces, []
+        self._raw = [*spaces, *self._raw]
         return text[start + len(found) :]
 
     def _begin(self, marker: str) -> None:

@@ -4,16 +4,19 @@ Validators are built at first use (`defer_build`): building all of them takes a 
 has been ready for a second builds the others in a worker thread (`build_validators`).
 """
 
-from collections.abc import Collection
-from typing import Any, ClassVar, Self
+from collections.abc import Collection, Iterator
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, ValidationInfo, model_validator
 
 from server.protocol.errors import ApiError, UnknownField, UnsupportedField
 from server.protocol.foreign_parameters import DEFAULTS_OF_PEERS, OF_ONE_ROUTE, OTHER_NAMES, Unsupported
 
 MAX_IGNORED = 64  # unknown parameters of one body, its messages included
 MAX_NAME_CHARS = 64  # of one name where it is repeated to the client
+_LARGEST_EXACT = 2**53  # of integers that a double holds
 _EMPTY: tuple[Any, ...] = ([], {}, "")
 
 
@@ -112,6 +115,25 @@ class UnknownFields:
         self.ignored.append(shown)
 
 
+class LenientPart(StrictModel):
+    """A part of a body, of which clients send more fields with each version; unknown ones are reported."""
+
+    PATH: ClassVar[str] = ""  # of the part, with a dot, as ignored names are reported
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_more_names_than_fields(cls, value: Any, info: ValidationInfo) -> Any:  # overrides StrictModel's
+        return cls._with_known_names(value, info)
+
+    @classmethod
+    def _with_known_names(cls, value: Any, info: ValidationInfo) -> Any:
+        """The part without names that are no fields, which are reported."""
+        if isinstance(value, dict) and not value.keys() <= cls.model_fields.keys():
+            unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
+            return unknown.drop_from(value, cls.model_fields, {}, cls.PATH)
+        return value
+
+
 class RequestBody(StrictModel):
     """A whole body, in which unknown fields are ignored with a warning, or rejected (see `UnknownFields`)."""
 
@@ -122,7 +144,7 @@ class RequestBody(StrictModel):
     def parse(cls, body: Any) -> Self:
         """Validates a decoded JSON body; raises ApiError, FieldError or ValidationError."""
         unknown = UnknownFields()
-        known = unknown.drop_from(body, cls.known_fields(), cls.UNSUPPORTED)
+        known = with_integers(unknown.drop_from(body, cls.known_fields(), cls.UNSUPPORTED), cls)
         request = cls.model_validate(known, context=unknown)
         request._ignored = tuple(unknown.ignored)
         return request
@@ -136,6 +158,39 @@ class RequestBody(StrictModel):
     def ignored(self) -> tuple[str, ...]:
         """The unknown parameters of the body, by their paths."""
         return self._ignored
+
+
+def with_integers(body: Any, model: type[BaseModel]) -> Any:
+    """A body whose integers are integers, also where a client has written them as `5.0`, which is the same in JSON."""
+    if not isinstance(body, dict) or not any(type(value) is float for value in body.values()):
+        return body
+    whole = _whole_fields(model)
+    return {
+        name: int(value) if name in whole and type(value) is float and is_whole(value) else value
+        for name, value in body.items()
+    }
+
+
+def is_whole(value: float) -> bool:
+    """Whether a number is an integer that a double holds exactly."""
+    return value.is_integer() and abs(value) < _LARGEST_EXACT
+
+
+@cache
+def _whole_fields(model: type[BaseModel]) -> frozenset[str]:
+    """The fields that are an integer, and not any number."""
+    kinds = {name: set(_kinds_of(field.annotation)) for name, field in model.model_fields.items()}
+    return frozenset(name for name, of_field in kinds.items() if int in of_field and float not in of_field)
+
+
+def _kinds_of(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _kinds_of(part)
+    else:
+        yield annotation
 
 
 def bounded(name: str, most: int) -> BeforeValidator:

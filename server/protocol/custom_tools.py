@@ -6,28 +6,15 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
-from server.protocol.base_models import StrictModel, UnknownFields
 from server.protocol.lark_pattern import LarkError, pattern_of_lark
 from server.protocol.structured_outputs import TOOL_NAME_PATTERN
-from server.protocol.tools import FunctionDefinition, Tool
+from server.protocol.tools import FunctionDefinition, LenientTool, Tool
 
 INPUT = "input"  # the argument that holds the text
 MAX_DEFINITION_CHARS = 64 << 10
 _LANGUAGES = {"lark": "Lark grammar", "regex": "regular expression"}
-
-
-class LenientTool(StrictModel):
-    """The base class of tools, of which clients send more fields with each version; unknown ones are reported."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_more_names_than_fields(cls, value: Any, info: ValidationInfo) -> Any:  # overrides StrictModel's
-        if isinstance(value, dict) and not value.keys() <= cls.model_fields.keys():
-            unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
-            return unknown.drop_from(value, cls.model_fields, {}, "tools[].")
-        return value
 
 
 class CustomFormat(LenientTool):

@@ -33,17 +33,12 @@ CHAT: Unsupported = {
     **_SHARED,
     "add_special_tokens": (False,),  # the chat template writes them
     "audio": (),
-    "echo": (False,),
-    "function_call": ("none",),
-    "functions": ([],),
     "modalities": (["text"],),
-    "prediction": (),
     "suffix": ("",),
-    "web_search_options": (),
 }
 
 # Of one message. Answers of this and of other servers have them, and clients send answers back as they came.
-MESSAGE: Unsupported = {"audio": (), "function_call": (), "refusal": ()}
+MESSAGE: Unsupported = {"audio": (), "refusal": ()}
 
 # Defaults that other servers document for parameters of their own. SGLang's router adds the first seven to every body.
 DEFAULTS_OF_PEERS: Unsupported = {

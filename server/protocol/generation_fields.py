@@ -64,6 +64,7 @@ def _as_budget(value: int) -> int | None:
 def parse_variables(value: Any) -> Any:
     """`chat_template_kwargs`; raises ValueError."""
     name = "chat_template_kwargs"
+    value = {} if value == [] else value  # an object without entries, in PHP
     if not isinstance(value, dict):
         raise ValueError(f'{name} is {shorten(value)}; it must be an object like {{"enable_thinking": false}}')
     if len(value) > MAX_VARIABLES:

@@ -23,6 +23,7 @@ MAX_ALLOWED_IDS = 1 << 19  # entries of allowed_token_ids; no vocabulary has as 
 MAX_BREAKERS = 16  # dry_sequence_breakers
 MAX_BREAKER_LENGTH = 32  # characters
 MAX_BAD_WORD_LENGTH = 256  # characters
+MAX_SHOWN_KEYS = 8  # wrong ones of logit_bias that an error names
 DEFAULT_BREAKERS = ("\n", ":", '"', "*")
 
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -50,14 +51,20 @@ def _as_breakers(value: Any) -> list[str]:
 
 def _as_biases(value: Any) -> list[tuple[int, float]]:
     """OpenAI's object of token ids, written as strings, to biases."""
+    if value == []:
+        return []  # an object without entries, in PHP
     if not isinstance(value, dict):
         raise ValueError(f'logit_bias is {shorten(value)}; it must be an object like {{"1234": -5}}')
     if len(value) > MAX_LOGIT_BIAS:
         raise ValueError(f"logit_bias has {len(value)} entries; at most {MAX_LOGIT_BIAS} are allowed")
+    wrong = [key for key in value if not isinstance(key, str) or _TOKEN_ID.fullmatch(key) is None]
+    if wrong:
+        shown = ", ".join(map(shorten, wrong[:MAX_SHOWN_KEYS]))
+        more = f" and {len(wrong) - MAX_SHOWN_KEYS} more" if len(wrong) > MAX_SHOWN_KEYS else ""
+        keys, each = ("the key", "it") if len(wrong) == 1 else ("the keys", "each")
+        raise ValueError(f"logit_bias has {keys} {shown}{more}; {each} must be a token id in digits")
     biases = []
     for key, bias in value.items():
-        if not isinstance(key, str) or _TOKEN_ID.fullmatch(key) is None:
-            raise ValueError(f"logit_bias has the key {shorten(key)}; it must be a token id in digits")
         if isinstance(bias, bool) or not isinstance(bias, int | float):
             raise ValueError(f"logit_bias of token {key} is {shorten(bias)}; it must be a number")
         biases.append((int(key), bias))

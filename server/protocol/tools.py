@@ -7,29 +7,63 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from server.protocol.base_models import StrictModel, bounded
+from server.protocol.base_models import LenientPart, StrictModel
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.json_limits import is_deeper, is_longer
 from server.protocol.structured_outputs import TOOL_NAME_PATTERN, Grammar, GrammarKind
 
-MAX_TOOLS = 128
+MAX_TOOLS = 512  # of one request; agents with several MCP servers send two hundred and more
 MAX_CALLS = 16  # of one answer that must call; a small model would go on for ever
 MAX_DEPTH = 100  # of lists and objects in a schema, or in the arguments of a call
+LARGE_SCHEMAS = 32 << 10  # bytes of a request's schemas; larger ones become grammars without their words
+_WORDS = frozenset({"title", "description", "$comment", "default", "examples", "deprecated", "markdownDescription"})
+_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+_VALUES = frozenset({"const", "enum"})
 _EMPTY = {"type": "object", "properties": {}}
 _ANY_OBJECT = {"type": "object"}
 
 
 def as_schema(value: Any) -> Any:
-    """Rejects a schema that is too deep for templates and grammars, which walk through it."""
+    """Rejects a schema that is too deep for templates and grammars, which walk through it.
+
+    In PHP, an object without entries becomes an empty list.
+    """
+    if value == []:
+        return {}
+    if isinstance(value, dict) and value.get("properties") == []:
+        value = {**value, "properties": {}}
     if is_deeper(value, MAX_DEPTH):
         raise ValueError(f"the schema of a tool is nested deeper than {MAX_DEPTH} levels, the limit")
     return value
 
 
-class FunctionDefinition(StrictModel):
+class LenientTool(LenientPart):
+    """The base class of tools."""
+
+    PATH = "tools[]."
+
+
+SCHEMA_NAMES = ("input_schema", "inputSchema")  # Anthropic's and MCP's
+
+
+def with_parameters(value: Any) -> Any:
+    """A function whose schema has its name in OpenAI's API, whichever one it had."""
+    if not isinstance(value, dict) or "parameters" in value:
+        return value
+    name = next((name for name in SCHEMA_NAMES if name in value), None)
+    return value if name is None else {**_without(value, name), "parameters": value[name]}
+
+
+def _without(value: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: part for key, part in value.items() if key != name}
+
+
+class FunctionDefinition(LenientPart):
     """A function by its name and the JSON schema of its arguments."""
+
+    PATH = "tools[].function."
 
     name: Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
     description: str | None = None
@@ -38,8 +72,13 @@ class FunctionDefinition(StrictModel):
     )
     strict: bool | None = None  # calls that must be made follow the schema always
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_more_names_than_fields(cls, value: Any, info: ValidationInfo) -> Any:  # overrides LenientPart's
+        return cls._with_known_names(with_parameters(value), info)
 
-class Tool(StrictModel):
+
+class Tool(LenientTool):
     """A tool; functions are the only kind."""
 
     type: Literal["function"] = "function"
@@ -50,67 +89,6 @@ class Tool(StrictModel):
         function: dict[str, Any] = {"name": self.function.name, "description": self.function.description or ""}
         function["parameters"] = self.function.parameters or _EMPTY
         return {"type": "function", "function": function}
-
-
-class FunctionName(StrictModel):
-    name: str
-
-
-class NamedTool(StrictModel):
-    """A `tool_choice` of one tool by its name."""
-
-    type: Literal["function"]
-    function: FunctionName
-
-
-class NamedCustomTool(StrictModel):
-    """A `tool_choice` of one custom tool by its name."""
-
-    type: Literal["custom"]
-    custom: FunctionName
-
-    @property
-    def function(self) -> FunctionName:
-        return self.custom
-
-
-def _tag_of(choice: Any) -> str:
-    if isinstance(choice, str):
-        return "<word>"
-    kind = choice.get("type") if isinstance(choice, dict) else getattr(choice, "type", None)
-    return f"<{kind}>" if kind in ("custom", "allowed_tools") else "<function>"
-
-
-OneTool = Annotated[
-    Annotated[NamedTool, Tag("<function>")] | Annotated[NamedCustomTool, Tag("<custom>")], Discriminator(_tag_of)
-]
-
-
-class AllowedSet(StrictModel):
-    """Some of the tools, among which the model may or must choose."""
-
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[OneTool], Field(min_length=1, fail_fast=True), bounded("tools", MAX_TOOLS)]
-
-
-class AllowedTools(StrictModel):
-    """A `tool_choice` among some of the tools."""
-
-    type: Literal["allowed_tools"]
-    allowed_tools: AllowedSet
-
-    @property
-    def names(self) -> list[str]:
-        return [tool.function.name for tool in self.allowed_tools.tools]
-
-
-ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("<word>")]
-    | Annotated[NamedTool, Tag("<function>")]
-    | Annotated[NamedCustomTool, Tag("<custom>")]
-    | Annotated[AllowedTools, Tag("<allowed_tools>")],
-    Discriminator(_tag_of),
-]
 
 
 def as_arguments(value: Any) -> Any:
@@ -143,13 +121,19 @@ class ToolCall(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _as_libraries_send_it(cls, value: Any) -> Any:
-        """Drops what libraries add, and what is null. A call of a custom tool is a function's with one argument."""
+        """Drops what libraries add, and what is null. A call of a custom tool is a function's with one argument.
+
+        The name and the arguments may stand beside the type, as tools have them in other APIs.
+        """
         if isinstance(value, dict) and value.get("type") == "custom" and isinstance(value.get("custom"), dict):
             name, text = value["custom"].get("name"), value["custom"].get("input")
             if not isinstance(text, str):
                 raise ValueError(f"the input of a custom tool's call is {shorten(text)}; it must be a string")
             function = {"name": name, "arguments": orjson.dumps({"input": text}).decode()}
             value = {**value, "type": "function", "function": function}
+        if isinstance(value, dict) and "function" not in value and "name" in value:
+            function = {name: value[name] for name in FunctionCall.model_fields if name in value}
+            value = {**value, "function": function}
         if isinstance(value, dict):
             return {name: part for name, part in value.items() if name in cls.model_fields and part is not None}
         return value
@@ -175,6 +159,25 @@ def _schema_of(tool: FunctionDefinition) -> dict[str, Any]:
     return _ANY_OBJECT if tool.parameters is None else tool.parameters or _EMPTY
 
 
+def _without_words(tool: FunctionDefinition) -> FunctionDefinition:
+    return tool if not tool.parameters else tool.model_copy(update={"parameters": _silent(tool.parameters)})
+
+
+def _silent(schema: Any) -> Any:
+    """A schema without what it says in words, which no value is judged by."""
+    if isinstance(schema, list):
+        return [_silent(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    silent: dict[str, Any] = {}
+    for key, part in schema.items():
+        if key in _NAMED and isinstance(part, dict):
+            silent[key] = {name: _silent(of_name) for name, of_name in part.items()}
+        elif key not in _WORDS:
+            silent[key] = part if key in _VALUES else _silent(part)
+    return silent
+
+
 def arguments_schema(tool: FunctionDefinition) -> dict[str, Any]:
     """The schema of a call's arguments, which are an object always."""
     schema = _schema_of(tool)
@@ -190,6 +193,10 @@ class OfferedCalls(NamedTuple):
     def is_longer(self, most: int) -> bool:
         """Whether the schemas have more than so many characters and values."""
         return is_longer([tool.parameters for tool in self.tools], most)
+
+    def without_words(self) -> OfferedCalls:
+        """The same calls, with schemas that say nothing in words."""
+        return self._replace(tools=[_without_words(tool) for tool in self.tools])
 
     def as_strict(self) -> StrictCalls:
         """The same calls, all of whose arguments follow their schemas."""
@@ -220,6 +227,10 @@ class StrictCalls(NamedTuple):
         """The schema that a call's arguments follow; those of a tool that is not strict may be any object."""
         return _schema_of(tool) if tool.strict else _ANY_OBJECT
 
+    def without_words(self) -> StrictCalls:
+        """The same calls, with schemas that say nothing in words."""
+        return self._replace(tools=[_without_words(tool) for tool in self.tools])
+
     def schema(self, arguments: str) -> dict[str, Any]:
         """The schema of one call as an object of its name and its arguments.
 
@@ -237,10 +248,15 @@ class ForcedCalls:
         self._most = most
 
     def to_grammar(self) -> Grammar:
-        tools = [(tool.name, _schema_of(tool)) for tool in self._tools]
+        source = self._source(self._tools)
+        if len(source) > LARGE_SCHEMAS:  # much of what agents send are words, which are no part of a grammar
+            source = self._source([_without_words(tool) for tool in self._tools])
+        return Grammar(GrammarKind.JSON_SCHEMA, source.decode())
+
+    def _source(self, functions: Sequence[FunctionDefinition]) -> bytes:
+        tools = [(tool.name, _schema_of(tool)) for tool in functions]
         try:
-            schema = array_of_calls(schema_of_calls(tools), self._most)
-            return Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode())
+            return orjson.dumps(array_of_calls(schema_of_calls(tools), self._most))
         except orjson.JSONEncodeError as error:
             raise ValueError(f"{shorten(dict(tools))} cannot be written as JSON: {error}") from error
 
@@ -263,19 +279,24 @@ class CallsTools:
     def tool_policy(self) -> ToolPolicy:
         raise NotImplementedError
 
-    def check_tools(self, names: Sequence[str], chosen: Sequence[str]) -> None:
+    def check_tools(
+        self, names: Sequence[str], chosen: Sequence[str], tools: str = "tools", choice: str = "tool_choice"
+    ) -> None:
         """Checks `tool_choice` against the tools.
 
         Args:
             names: of all tools.
             chosen: the names in `tool_choice`.
+            tools: the parameter that has the tools.
+            choice: the parameter that chooses among them.
         """
-        if len(set(names)) < len(names):
-            raise ValueError("tools has two functions of the same name; each name must stand there once")
+        known = set(names)
+        if len(known) < len(names):
+            raise ValueError(f"{tools} has two functions of the same name; each name must stand there once")
         for name in chosen:
-            if name not in names:
+            if name not in known:
                 raise invalid_value(
-                    f"tool_choice names the function {shorten(name)}, which is not among the tools", "tool_choice"
+                    f"{choice} names the function {shorten(name)}, which is not among the {tools}", choice
                 )
         if self.tool_policy.mode != "required":
             return

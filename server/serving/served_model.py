@@ -83,7 +83,7 @@ class ServedModel:
         answer_format = OutputFormat(
             choose_reasoning(self.settings.reasoning_parser, text_model.chat_template),
             choose_tool_call_syntax(self.settings.tool_call_parser, text_model.chat_template),
-            takes_json=self.settings.tool_call_parser is None,
+            takes_others=self.settings.tool_call_parser is None,
         )
         grammars = GrammarCompiler(
             text_model.tokenizer,

@@ -26,7 +26,7 @@ from server.output_parsers.tool_call_lark import (
     tool_call_lark,
 )
 from server.protocol.structured_outputs import Grammar
-from server.protocol.tools import MAX_CALLS, FunctionDefinition, OfferedCalls, StrictCalls
+from server.protocol.tools import LARGE_SCHEMAS, MAX_CALLS, FunctionDefinition, OfferedCalls, StrictCalls
 from server.structured_output.argument_grammar import ArgumentGrammar, ArgumentKeys
 from server.structured_output.compiled_grammar import CompiledGrammar
 from server.structured_output.grammar_compiler import GrammarCompiler
@@ -149,8 +149,10 @@ class StructuredOutputManager:
             InvalidParameter: the schema of a strict tool is refused or takes too long.
         """
         watched, offered = await self._watched(request, workers), request.offered_calls
-        if offered is None or not self._format.takes_json:
+        if offered is None or not self._format.takes_others:
             return watched
+        if offered.is_longer(LARGE_SCHEMAS):
+            offered = await workers.run(offered.without_words)
         is_long = offered.is_longer(MAX_INLINE_CHARS)
         tools, is_single = offered.tools, not offered.is_parallel
         compiled = await self._arguments(tools, workers, is_single=is_single, is_long=is_long)
@@ -203,6 +205,8 @@ class StructuredOutputManager:
     async def _own_calls(self, calls: StrictCalls, syntax: ToolCallSyntax, workers: Workers) -> ToolCallGrammar | None:
         """The grammar of calls in the model's own syntax; None where that cannot be enforced."""
         try:
+            if calls.is_longer(LARGE_SCHEMAS):
+                calls = await workers.run(calls.without_words)
             if calls.is_longer(MAX_INLINE_CHARS):
                 made = await workers.run(tool_call_lark, syntax, calls, self._markers)
             else:

@@ -24,7 +24,7 @@ KEYS = (b"arguments", b"parameters")
 NAME_END = b"\n"  # behind a name in what the grammar of arguments reads
 MAX_HEAD_BYTES = 400  # from a call's brace to its arguments
 MAX_WRAPPER_BYTES = 200  # before the first call of an output
-_WRAPPER = re.compile(rb"\s*(?:```[A-Za-z0-9_+-]*\s*)?(?:<[A-Za-z0-9_|-]+>\s*)*\[?\s*")
+_WRAPPER = re.compile(rb"\s*(?:```[A-Za-z0-9_+-]*\s*)?(?:<[A-Za-z0-9_|-]+>\s*)*\[?\s*(?:\{\s*)?")
 _OWN_MARKER = re.compile(rb"<\|?tool_call\|?>\s*\[?\s*$")
 
 

@@ -25,6 +25,7 @@ from server.structured_output.grammar_difficulty import is_simple
 from server.structured_output.grammar_limits import (
     DEFAULT_MAX_BYTES,
     DEFAULT_TIMEOUT,
+    LARGEST_MAX_BYTES,
     GrammarTooExpensive,
     InvalidGrammar,
 )
@@ -32,6 +33,8 @@ from server.structured_output.grammar_vocabulary import GrammarVocabulary, HasVo
 from server.structured_output.large_stack_threads import STACK_BYTES, LargeStackThreads
 from server.structured_output.sandboxed_compiler import SandboxedCompiler
 
+TOOLS = "tools"  # the parameter whose grammars may be larger: agents send hundreds of tools
+TIMES_OF_TOOLS = 4  # than others
 MAX_CACHED = 128
 MAX_CACHED_BYTES = 1 << 20  # of sources
 MAX_CACHED_MEMORY = 128 << 20  # bytes that the cached grammars take; a schema takes a third of 1 MiB, a hard one 80
@@ -147,10 +150,12 @@ class GrammarCompiler:
         return _accept(outcome, grammar, param)
 
     def _look_up(self, grammar: Grammar, param: str) -> Outcome | None:
-        num_bytes = _num_bytes(grammar)
-        if num_bytes > self._max_bytes:
+        num_bytes, most = _num_bytes(grammar), self._max_bytes
+        if param == TOOLS:
+            most = min(TIMES_OF_TOOLS * most, LARGEST_MAX_BYTES)
+        if num_bytes > most:
             raise InvalidParameter(
-                param, f"{param}: {grammar.kind} has {num_bytes} bytes; the limit of this server is {self._max_bytes}"
+                param, f"{param}: {grammar.kind} has {num_bytes} bytes; the limit of this server is {most}"
             )
         with self._lock:
             if self._expiries.get(grammar, math.inf) <= time.monotonic():

@@ -224,8 +224,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice"),
     ({"tools": [WEATHER, WEATHER]}, "tools"),
-    ({"tools": [WEATHER] * 129}, "tools"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [WEATHER] * 513}, "tools"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
 ]
 

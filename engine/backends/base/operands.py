@@ -32,10 +32,11 @@ class Activation(IntEnum):
 class Clamp(NamedTuple):
     """What a gated product does instead of its activation, in gpt-oss (OpenAI, "gpt-oss model card", 2025).
 
-    z * sigmoid(alpha * z) of z = min(gate, limit) is multiplied with up, clamped to ±limit, plus 1.
+    z * sigmoid(alpha * z) of z = min(gate, limit) is multiplied with up, clamped to ±limit, plus 1. In Step 3.5 it is
+    the smaller of silu(gate) and limit, which is multiplied with up, clamped to ±limit.
     """
 
-    alpha: float
+    alpha: float | None  # None: as in Step 3.5
     limit: float
 
 

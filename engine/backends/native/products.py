@@ -20,7 +20,7 @@ Array: TypeAlias = jax.Array | np.ndarray
 
 _NOTHING = np.zeros(0, np.float32)  # in place of biases and of adapters
 _NO_RANKS = np.zeros(0, np.int32)
-_CLAMPED = 7  # the number of what stands for an activation where there is a clamp; as src/products/finish.h has it
+_CLAMPED, _LIMITED = 7, 10  # what stands for an activation where there is a clamp; as src/products/finish.h has it
 _AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/ffi/stack.h has it
 
 
@@ -174,8 +174,8 @@ def add_experts(
         num_tiles=layout.num_tiles, gate_up_tiles=np.array(gate_up.placement.tiles, np.int64),
         down_tiles=np.array(down.placement.tiles, np.int64), num_inputs=gate_up.num_inputs,
         num_inner=down.num_inputs, num_experts=picks.num_experts,
-        activation=int(activation) if clamp is None else _CLAMPED, is_gated=is_gated,
-        scale=np.float32(1.0 if clamp is None else clamp.alpha),
+        activation=int(activation) if clamp is None else _LIMITED if clamp.alpha is None else _CLAMPED,
+        is_gated=is_gated, scale=np.float32(1.0 if clamp is None or clamp.alpha is None else clamp.alpha),
         softcap=np.float32(0.0 if clamp is None else clamp.limit),
     )  # fmt: skip
     return total

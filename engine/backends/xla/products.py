@@ -91,5 +91,7 @@ def _activated(x: jax.Array, activation: Activation) -> jax.Array:
 def _clamped(product: jax.Array, clamp: Clamp) -> jax.Array:
     """The result of a gated product with a clamp, of its gates and then its ups."""
     gate, up = jnp.split(product, 2, axis=-1)
+    if clamp.alpha is None:
+        return jnp.minimum(jax.nn.silu(gate), clamp.limit) * jnp.clip(up, -clamp.limit, clamp.limit)
     gate = jnp.minimum(gate, clamp.limit)
     return (jnp.clip(up, -clamp.limit, clamp.limit) + 1) * gate * jax.nn.sigmoid(clamp.alpha * gate)

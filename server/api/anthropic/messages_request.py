@@ -5,16 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    PlainValidator,
-    PrivateAttr,
-    Tag,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, ValidationError, model_validator
 
 from server.api.anthropic.content_blocks import ToolChange, read_texts
 from server.api.anthropic.message_conversion import (
@@ -23,66 +14,14 @@ from server.api.anthropic.message_conversion import (
     to_plain_messages,
     without_changing_blocks,
 )
+from server.api.anthropic.offered_tools import AnyTools, ClientTool, ServerTool, ToolChoice
 from server.api.openai.chat_request import MAX_MESSAGES
-from server.protocol.base_models import MAX_NAME_CHARS, LenientModel, UnknownFields, bounded
+from server.protocol.base_models import MAX_NAME_CHARS, LenientModel, UnknownFields, bounded, with_integers
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import MAX_STOP_LENGTH, MAX_STOPS, Effort, StreamFields
 from server.protocol.sampling_fields import as_strings
-from server.protocol.structured_outputs import TOOL_NAME_PATTERN, GrammarRequest, StructuredOutputs
-from server.protocol.tools import CallsTools, FunctionDefinition, Tool, ToolPolicy, as_schema
-
-MAX_TOOLS = 512
-
-
-class ClientTool(LenientModel):
-    """A tool by its name and the JSON schema of its input. Tools that Anthropic's own servers run have no schema."""
-
-    name: Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
-    description: str | None = None
-    input_schema: Annotated[dict[str, Any], BeforeValidator(as_schema, json_schema_input_type=dict[str, Any])]
-
-    strict: bool | None = None  # calls follow the schema always
-
-    def to_tool(self) -> Tool:
-        """The tool in OpenAI's form; names may be longer here."""
-        function = FunctionDefinition.model_construct(
-            name=self.name, description=self.description, parameters=self.input_schema, strict=self.strict
-        )
-        return Tool.model_construct(type="function", function=function)
-
-
-class ServerTool(LenientModel):
-    """A tool that Anthropic's servers run, or whose schema they alone know: it is not part of the prompt."""
-
-    type: str
-    name: str | None = None
-
-
-def _tag_of(tool: Any) -> str:
-    if not isinstance(tool, dict):
-        return "<server>" if isinstance(tool, ServerTool) else "<client>"
-    has_schema = "input_schema" in tool or tool.get("type") in (None, "custom")
-    return "<client>" if has_schema or not isinstance(tool.get("type"), str) else "<server>"
-
-
-# The tags of a union's members have angle brackets, which keep them out of the paths in errors.
-AnyTool = Annotated[
-    Annotated[ClientTool, Tag("<client>")] | Annotated[ServerTool, Tag("<server>")], Discriminator(_tag_of)
-]
-
-
-class ToolChoice(LenientModel):
-    """Which tools the model may or must call."""
-
-    type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
-
-    @model_validator(mode="after")
-    def _names_a_tool(self) -> ToolChoice:
-        if self.type == "tool" and self.name is None:
-            raise ValueError("tool_choice has the type tool and no name; it must name one of the tools")
-        return self
+from server.protocol.structured_outputs import GrammarRequest, StructuredOutputs
+from server.protocol.tools import CallsTools, Tool, ToolPolicy
 
 
 def _as_system(value: Any) -> list[str]:
@@ -119,7 +58,7 @@ class CountTokensRequest(LenientModel):
     model: str | None = None
     messages: Annotated[list[InputMessage], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]
     system: Annotated[list[str], PlainValidator(_as_system)] = Field(default_factory=list)
-    tools: Annotated[list[AnyTool], Field(fail_fast=True), bounded("tools", MAX_TOOLS)] | None = None
+    tools: AnyTools | None = None
     tool_choice: ToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
@@ -129,7 +68,7 @@ class CountTokensRequest(LenientModel):
     def parse(cls, body: Any) -> Self:
         """Validates a decoded JSON body. Raises ApiError or ValidationError if it is not a valid request."""
         unknown = UnknownFields()
-        request = cls.model_validate(body, context=unknown)
+        request = cls.model_validate(with_integers(body, cls), context=unknown)
         for tool in request.tools or ():
             if isinstance(tool, ServerTool):
                 unknown.add(f"tools[].{tool.type[:MAX_NAME_CHARS]}")

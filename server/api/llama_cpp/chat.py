@@ -71,7 +71,7 @@ def _is_begun(request: ChatCompletionRequest) -> bool:
     last = request.messages[-1]
     if request.add_generation_prompt is not None or request.continue_final_message is not None:
         return False
-    if last.role != "assistant" or last.tool_calls or not isinstance(last.content, str):
+    if last.role != "assistant" or last.calls or not isinstance(last.content, str):
         return False
     if len(request.messages) > 1 and request.messages[-2].role == "assistant":
         raise ApiError(

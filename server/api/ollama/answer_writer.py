@@ -12,10 +12,12 @@ import orjson
 from engine.interface.types import FinishReason
 from server.api.framing import Framing
 from server.api.openai.chat_deltas import ChatDelta, ChatDeltaParser
+from server.api.openai.logprobs import WireLogprobs
 from server.api.route import AnswerWriter
 from server.generation.answers import Answer
 from server.generation.generation import Generation
 from server.generation.output_sequence import Delta
+from server.protocol.custom_tools import INPUT
 
 NDJSON = Framing(
     after=b"\n",
@@ -37,13 +39,24 @@ class AnswerLines(AnswerWriter):
 
     Args:
         parser: splits thinking and tool calls from content; None: all text is content.
+        logprobs: writes the log probabilities; None: there are none.
         is_chat: whether the text is a message; otherwise it is a `response`.
     """
 
-    def __init__(self, generation: Generation, model: str, parser: ChatDeltaParser | None, *, is_chat: bool) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        model: str,
+        parser: ChatDeltaParser | None,
+        logprobs: WireLogprobs | None,
+        *,
+        is_chat: bool,
+    ) -> None:
         self._generation = generation
         self._model = model
         self._parser = parser
+        self._logprobs = logprobs
+        self.is_slow = logprobs is not None
         self._is_chat = is_chat
         self._began = time.perf_counter()
         self._call: dict[str, Any] | None = None  # that is being written
@@ -56,7 +69,13 @@ class AnswerLines(AnswerWriter):
             found = [self._fields(part) for part in parts]
             if is_last:
                 found.append(_calls(self._take_call()))
-            lines += [self._line(fields, done=False) for fields in found if fields]
+            told, logprobs = [fields for fields in found if fields], self._shaped(delta)
+            if not logprobs:
+                lines += [self._line(fields, done=False) for fields in told]
+                continue
+            *before, last = told or [{}]  # tokens whose text comes later
+            lines += [self._line(fields, done=False) for fields in before]
+            lines.append(self._line(last, done=False, **logprobs))
         return lines
 
     def end(self) -> list[bytes]:
@@ -69,7 +88,13 @@ class AnswerLines(AnswerWriter):
         fields = {"content": "".join(part.content for part in parts)}
         if thinking := "".join(part.reasoning for part in parts):
             fields["thinking"] = thinking
-        return self._object({**fields, **_calls(calls)}, done=True, **self._ending(answer.finish_reason))
+        ending = {**self._shaped(answer), **self._ending(answer.finish_reason)}
+        return self._object({**fields, **_calls(calls)}, done=True, **ending)
+
+    def _shaped(self, piece: Delta | Answer) -> dict[str, Any]:
+        """The log probabilities of a piece's tokens as a field; empty where there are none."""
+        shaped = None if self._logprobs is None else self._logprobs.shape(piece)
+        return {"logprobs": shaped["content"]} if shaped and shaped["content"] else {}
 
     def _read(self, text: str, token_ids: Sequence[int], *, is_last: bool) -> list[ChatDelta]:
         if self._parser is None:
@@ -84,11 +109,12 @@ class AnswerLines(AnswerWriter):
     def _complete_calls(self, pieces: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         complete: list[dict[str, Any]] = []
         for piece in pieces:
+            part, key = (piece["custom"], INPUT) if "custom" in piece else (piece["function"], "arguments")
             if "id" in piece:
                 complete += self._take_call()
-                self._call = {"index": piece["index"], "name": piece["function"]["name"], "arguments": ""}
+                self._call = {"id": piece["id"], "index": piece["index"], "name": part["name"], key: ""}
             assert self._call is not None
-            self._call["arguments"] += piece["function"]["arguments"]
+            self._call[key] += part[key]
         return complete
 
     def _take_call(self) -> list[dict[str, Any]]:
@@ -96,13 +122,17 @@ class AnswerLines(AnswerWriter):
         call, self._call = self._call, None
         if call is None:
             return []
-        try:
-            arguments = orjson.loads(call["arguments"] or "{}")
-        except orjson.JSONDecodeError:
-            return []
+        if INPUT in call:  # a custom tool is a function of one text here
+            arguments: Any = {INPUT: call[INPUT]}
+        else:
+            try:
+                arguments = orjson.loads(call["arguments"] or "{}")
+            except orjson.JSONDecodeError:
+                return []
         if not isinstance(arguments, dict):
             return []
-        return [{"function": {"index": call["index"], "name": call["name"], "arguments": arguments}}]
+        function = {"index": call["index"], "name": call["name"], "arguments": arguments}
+        return [{"id": call["id"], "function": function}]
 
     def _line(self, fields: dict[str, Any], **more: Any) -> bytes:
         return orjson.dumps(self._object(fields, **more)) + NDJSON.after

@@ -12,9 +12,11 @@ from engine.interface.types import PromptProgress
 from server.api.framing import Framing
 from server.api.ollama.answer_writer import NDJSON, AnswerLines, timestamp
 from server.api.ollama.requests import ChatRequest, GenerateRequest, GeneratingRequest
+from server.api.openai.call import OpenAICall
 from server.api.openai.chat import ChatCall
 from server.api.openai.completion_request import CompletionRequest
 from server.api.openai.completions import CompletionCall
+from server.api.openai.logprobs import ChatLogprobs
 from server.api.openai.openai_objects import progress_object
 from server.api.route import AnswerContext, BodyCall, BodyRoute
 from server.generation.generation import Generation
@@ -56,7 +58,7 @@ class OllamaCall(BodyCall):
         is_chat: whether the answer is a message.
     """
 
-    def __init__(self, body: GeneratingRequest, ignored: Sequence[str], inner: BodyCall, *, is_chat: bool) -> None:
+    def __init__(self, body: GeneratingRequest, ignored: Sequence[str], inner: OpenAICall, *, is_chat: bool) -> None:
         self._inner = inner
         self._is_chat = is_chat
         self.keep_alive = body.keep_alive
@@ -64,7 +66,9 @@ class OllamaCall(BodyCall):
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> AnswerLines:
         make = self._inner.parts_maker(generation, context) if isinstance(self._inner, ChatCall) else None
-        return AnswerLines(generation, context.model, None if make is None else make(), is_chat=self._is_chat)
+        logprobs = self._inner.make_logprobs(generation, context.tokenizer, ChatLogprobs)
+        parser = None if make is None else make()
+        return AnswerLines(generation, context.model, parser, logprobs, is_chat=self._is_chat)
 
     def encode_progress(
         self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str
@@ -87,7 +91,7 @@ def parse_generate(body: Any) -> OllamaCall | LoadRequest:
     asked, unknown = GenerateRequest.parse(body), UnknownFields()
     if not asked.prompt and not asked.suffix:
         return LoadRequest.of(asked, is_chat=False)
-    inner: BodyCall
+    inner: OpenAICall
     if asked.is_chat:
         inner = chat = ChatCall.parse(asked.to_openai(unknown))
         chat.rename_pictures(lambda path: path.rpartition(".")[2].replace("content[", "images["))

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import orjson
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from sampling.host.params import MAX_LOGPROBS
 from server.api.openai.chat_request import MAX_MESSAGES
-from server.protocol.base_models import LenientModel, RequestBody, UnknownFields, bounded
+from server.generation.roles import Role
+from server.protocol.base_models import LenientModel, RequestBody, UnknownFields, bounded, is_whole
 from server.protocol.errors import FieldError, UnsupportedField, invalid_value, shorten
 from server.protocol.foreign_parameters import Unsupported
 from server.protocol.json_limits import is_deeper
@@ -60,6 +62,22 @@ def _as_options(value: Any) -> Any:
     return value
 
 
+def _as_object(value: Any) -> Any:
+    """The arguments of a call, which OpenAI's clients send as a text."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        try:
+            return orjson.loads(value or "{}")
+        except orjson.JSONDecodeError as error:
+            raise ValueError(f"arguments are {shorten(value)}; they must be an object") from error
+    return value
+
+
+def _as_text(value: Any) -> Any:
+    return "" if value is None else value
+
+
 def _as_arguments(value: dict[str, Any]) -> dict[str, Any]:
     if is_deeper(value, MAX_DEPTH):
         raise ValueError(f"arguments are nested too deeply: deeper than {MAX_DEPTH} levels, the limit")
@@ -92,10 +110,15 @@ class OllamaFunctionCall(LenientModel):
     """A call in a message of the history."""
 
     name: str
-    arguments: Annotated[dict[str, Any], AfterValidator(_as_arguments)] = Field(default_factory=dict)
+    arguments: Annotated[
+        dict[str, Any],
+        AfterValidator(_as_arguments),
+        BeforeValidator(_as_object, json_schema_input_type=dict[str, Any]),
+    ] = Field(default_factory=dict)
 
 
 class OllamaToolCall(LenientModel):
+    id: str | None = None
     function: OllamaFunctionCall
 
 
@@ -118,10 +141,11 @@ def with_images(text: str, images: Sequence[str], path: str) -> str | list[dict[
 class OllamaMessage(LenientModel):
     """One message of a conversation."""
 
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
+    role: Role
+    content: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str)] = ""
     thinking: str | None = None
     tool_name: str | None = None
+    tool_call_id: str | None = None
     tool_calls: Annotated[list[OllamaToolCall], Field(fail_fast=True), bounded("tool_calls", MAX_CALLS)] | None = None
     images: Images | None = None
 
@@ -132,10 +156,12 @@ class OllamaMessage(LenientModel):
             message["reasoning_content"] = self.thinking
         if self.tool_name:
             message["name"] = self.tool_name
+        if self.tool_call_id:
+            message["tool_call_id"] = self.tool_call_id
         if self.tool_calls:
             message["tool_calls"] = [
                 {
-                    "id": f"call_{index}_{number}",
+                    "id": call.id or f"call_{index}_{number}",
                     "type": "function",
                     "function": {
                         "name": call.function.name,
@@ -171,12 +197,21 @@ class OllamaRequest(RequestBody):
 class GeneratingRequest(OllamaRequest):
     """The fields that /api/chat and /api/generate share. null means the default."""
 
-    UNSUPPORTED: ClassVar[Unsupported] = {"logprobs": (False,), "top_logprobs": (0,)}
-
     stream: bool | None = None  # true by default
     resumable: bool | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
     think: bool | Literal["low", "medium", "high", "max"] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # alternatives; only with logprobs
+
+    @model_validator(mode="after")
+    def _top_logprobs_need_logprobs(self) -> GeneratingRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise invalid_value(
+                f"top_logprobs is {self.top_logprobs} and logprobs is not true; it is only allowed with logprobs",
+                "top_logprobs",
+            )
+        return self
 
     @property
     def is_streamed(self) -> bool:
@@ -202,7 +237,12 @@ class GeneratingRequest(OllamaRequest):
         return body
 
     @property
-    def thinking(self) -> dict[str, Any]:
+    def of_chat(self) -> dict[str, Any]:
+        """The fields that chats alone have."""
+        return self._thinking | {"logprobs": self.logprobs, "top_logprobs": self.top_logprobs}
+
+    @property
+    def _thinking(self) -> dict[str, Any]:
         """The fields of a chat that turn the model's thinking on or off."""
         match self.think:
             case str() as effort:
@@ -217,6 +257,8 @@ class GeneratingRequest(OllamaRequest):
 def _parameters(options: Mapping[str, Any]) -> dict[str, Any]:
     parameters = {_PARAMETERS[name]: value for name, value in options.items() if name in _PARAMETERS}
     length = options.get(_NUM_PREDICT)
+    if isinstance(length, float) and is_whole(length):
+        length = int(length)
     if length is not None and (isinstance(length, bool) or not isinstance(length, int)):
         raise UnsupportedField(_NUM_PREDICT, length)
     if length is not None and length > 0:  # otherwise until the answer or the context ends
@@ -233,7 +275,7 @@ class ChatRequest(GeneratingRequest):
     tools: Annotated[list[Any], bounded("tools", MAX_TOOLS)] | None = None
 
     def to_openai(self, unknown: UnknownFields) -> dict[str, Any]:
-        body = super().to_openai(unknown) | self.thinking
+        body = super().to_openai(unknown) | self.of_chat
         body["messages"] = [message.to_openai(index) for index, message in enumerate(self.messages)]
         if self.tools:
             body["tools"] = self.tools
@@ -244,7 +286,6 @@ class GenerateRequest(GeneratingRequest):
     """Ollama's request for an answer to one prompt."""
 
     UNSUPPORTED: ClassVar[Unsupported] = {
-        **GeneratingRequest.UNSUPPORTED,
         "context": ([],),  # tokens of an earlier answer; /api/chat takes a conversation
         "template": ("",),
     }
@@ -265,10 +306,11 @@ class GenerateRequest(GeneratingRequest):
         if not self.is_chat:
             if self.images:
                 raise invalid_value("images are given with raw or suffix; only a chat has pictures", "images")
+            body["logprobs"] = (self.top_logprobs or 0) if self.logprobs else None
             return body | {"prompt": self.prompt} | ({"suffix": self.suffix} if self.suffix else {})
         system = [{"role": "system", "content": self.system}] if self.system else []
         content = with_images(self.prompt, self.images or (), "images")
-        return body | self.thinking | {"messages": [*system, {"role": "user", "content": content}]}
+        return body | self.of_chat | {"messages": [*system, {"role": "user", "content": content}]}
 
 
 def _as_texts(value: Any) -> Any:

@@ -72,13 +72,15 @@ class OpenAICall(BodyCall):
             self._head = ResponseHead.make(self.id_prefix, request_id, model)
         return self._head
 
-    def make_logprobs(self, generation: Generation, tokenizer: HasTokenTexts) -> WireLogprobs | None:
-        """The writer of the log probabilities; None if the request asks for none."""
+    def make_logprobs(
+        self, generation: Generation, tokenizer: HasTokenTexts, kind: type[WireLogprobs] | None = None
+    ) -> WireLogprobs | None:
+        """The writer of the log probabilities, in the route's own shape or in another one; None if none are wanted."""
         body = self._fields
         of_answers = body.num_logprobs is not None
         if not of_answers and body.prompt_logprobs is None:
             return None
-        return self.logprobs_kind(
+        return (kind or self.logprobs_kind)(
             tokenizer,
             num_of_prompt=body.prompt_logprobs,
             num_of_echo=body.num_logprobs if self.request.echoes else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,9 @@ class ChatWriter(ChunkWriter):
 
     ends_alone = False  # whether the chunk that ends a choice has nothing else
 
+    _echo = ""  # what each choice begins with
+    _unechoed: Set[int] = frozenset()  # the choices of which it was not told yet
+    _tells_prompt = True  # until its logprobs were told
     _is_first_chunk = True
     _make_parts: Callable[[], ChatDeltaParser] | None = None
     _parts: list[ChatDeltaParser]  # by choice
@@ -37,6 +40,10 @@ class ChatWriter(ChunkWriter):
     def look_for_parts(self, make: Callable[[], ChatDeltaParser]) -> None:
         """Splits reasoning and tool calls from content, by a parser from `make`. Called before anything is written."""
         self._make_parts, self._parts = make, []
+
+    def echo(self, text: str) -> None:
+        """Begins each choice with this text. Called before anything is written."""
+        self._echo, self._unechoed = text, frozenset(range(self._generation.num_choices))
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         body = {
@@ -57,11 +64,21 @@ class ChatWriter(ChunkWriter):
         return body
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
+        if not self._unechoed:
+            return self._encode_answer(deltas)
+        echoes = [self._encode_echo(delta) for delta in deltas if delta.index in self._unechoed]
+        return echoes + self._encode_answer(deltas)
+
+    def _encode_answer(self, deltas: Sequence[Delta]) -> list[bytes]:
         if self._make_parts is None:
             return super().encode(deltas)
         if not self._parts:
             self._parts = [self._make_parts() for _ in range(self._generation.num_choices)]
         return [chunk for delta in deltas for chunk in self._encode_parts(delta, self._parts[delta.index])]
+
+    def _encode_echo(self, delta: Delta) -> bytes:
+        self._unechoed -= {delta.index}
+        return self._encode_fields(_without_tokens(delta), ChatDelta("", self._echo, []), encode_reason(None))
 
     def _encode_parts(self, delta: Delta, parts: ChatDeltaParser) -> list[bytes]:
         """No chunk where nothing is certain yet. Tokens and the end are told with the last chunk of a delta."""
@@ -69,8 +86,7 @@ class ChatWriter(ChunkWriter):
         *before, last = parts.feed(delta.text, delta.token_ids, is_last=is_last)
         if self.ends_alone and is_last and not last.is_empty:
             before, last = [*before, last], NO_DELTA
-        without_tokens = Delta(delta.index, "", [], None, None if delta.logprobs is None else [])
-        chunks = [self._encode_fields(without_tokens, found, encode_reason(None)) for found in before]
+        chunks = [self._encode_fields(_without_tokens(delta), found, encode_reason(None)) for found in before]
         if not last.is_empty or is_last or self._with_token_ids or self._logprobs is not None:
             chunks.append(self._encode_fields(delta, last, encode_reason(parts.reason(delta.finish_reason))))
         return chunks
@@ -93,7 +109,7 @@ class ChatWriter(ChunkWriter):
     def _encode_chunk(self, delta: Delta, encoded: bytes, finish_reason: bytes) -> bytes:
         return b'%b%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b%b}]%b' % (
             self._head,
-            self._of_prompt(delta) if self._is_first_chunk else b"",
+            self._of_prompt(delta) if self._tells_prompt else b"",
             delta.index,
             encoded,
             b"null" if self._logprobs is None else self._logprobs.encode(delta),
@@ -112,10 +128,12 @@ class ChatWriter(ChunkWriter):
         return b'{"role":"assistant","content":%b}' % orjson.dumps(delta.text)
 
     def _of_prompt(self, delta: Delta) -> bytes:
-        self._is_first_chunk = False
+        """The prompt's logprobs, which come with the first tokens, and its token ids, with the first chunk."""
         encoded = b"" if self._logprobs is None else self._logprobs.encode_prompt(delta)
-        if self._with_token_ids:
+        self._tells_prompt = not delta.token_ids
+        if self._with_token_ids and self._is_first_chunk:
             encoded += b',"prompt_token_ids":' + orjson.dumps(self._generation.prompts[0].token_ids)
+        self._is_first_chunk = False
         return encoded
 
     def _shape(self, answer: Answer) -> dict[str, Any]:
@@ -125,6 +143,8 @@ class ChatWriter(ChunkWriter):
             self._parts.append(self._make_parts())
             message |= self._parts[-1].message(answer.text, answer.token_ids)
             finish_reason = self._parts[-1].reason(answer.finish_reason)
+        if self._echo:
+            message["content"] = self._echo + (message["content"] or "")
         return {
             "index": answer.index,
             "message": message,
@@ -133,6 +153,11 @@ class ChatWriter(ChunkWriter):
             **self._stops(answer),
             "token_ids": answer.token_ids if self._with_token_ids else None,
         }
+
+
+def _without_tokens(delta: Delta) -> Delta:
+    """A delta of the same choice that has nothing."""
+    return Delta(delta.index, "", [], None, None if delta.logprobs is None else [])
 
 
 class ChatCall(OpenAICall):
@@ -148,7 +173,7 @@ class ChatCall(OpenAICall):
         self.conversation = Conversation(
             as_template_messages(body.messages),
             parse_special=body.parse_special is True,
-            tools=body.prompt_tools if body.tool_choice != "none" else [],
+            tools=body.prompt_tools,
             begins_turn=body.add_generation_prompt is not False and not body.continue_final_message,
             continues=body.continue_final_message is True,
             variables=body.template_variables if body.has_template_variables else {},
@@ -159,9 +184,9 @@ class ChatCall(OpenAICall):
             body,
             [self.conversation],
             prompt_parameter="messages",
-            strict_calls=body.strict_calls if body.tools else None,
-            offered_calls=body.offered_calls if body.tools else None,
-            declares_tools=bool(body.tools),
+            strict_calls=body.strict_calls if body.offered_tools else None,
+            offered_calls=body.offered_calls if body.offered_tools else None,
+            declares_tools=bool(body.offered_tools),
             thinking_budget=body.thinking_token_budget,
             **length,
         )
@@ -174,10 +199,18 @@ class ChatCall(OpenAICall):
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> ChunkWriter:
         writer = super().make_writer(generation, context)
-        make_parts = self.parts_maker(generation, context)
-        if make_parts is not None and isinstance(writer, ChatWriter):
-            writer.look_for_parts(make_parts)
+        if isinstance(writer, ChatWriter):
+            make_parts = self.parts_maker(generation, context)
+            if make_parts is not None:
+                writer.look_for_parts(make_parts)
+            if self.echoed:
+                writer.echo(self.echoed)
         return writer
+
+    @property
+    def echoed(self) -> str:
+        """The text that each answer begins with, before what the model has written."""
+        return self._body.echoed
 
     def parts_maker(self, generation: Generation, context: AnswerContext) -> Callable[[], ChatDeltaParser] | None:
         """The function that makes the parser of one choice; None where all text is content."""
@@ -185,16 +218,17 @@ class ChatCall(OpenAICall):
         parts = context.answer_format.of_request(
             may_call=body.may_call,
             must_call=body.forced_calls is not None,
-            schemas={tool.function.name: tool.function.parameters for tool in body.tools or ()},
+            schemas={tool.function.name: tool.function.parameters for tool in body.offered_tools},
             is_parallel=body.tool_policy.is_parallel,
         )
         if parts.is_plain:
             return None
         prompt, with_reasoning = generation.prompts[0].token_ids, body.include_reasoning is not False
         num_begun, custom_names = self.request.num_prompt_output_tokens, body.custom_names
+        is_of_functions = body.is_of_functions
         return lambda: ChatDeltaParser(
             parts, prompt, generation.tokenizer, num_begun=num_begun, with_reasoning=with_reasoning,
-            custom_names=custom_names,
+            custom_names=custom_names, is_of_functions=is_of_functions,
         )  # fmt: skip
 
     @classmethod

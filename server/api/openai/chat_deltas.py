@@ -18,6 +18,7 @@ from server.output_parsers.reading.parser_events import (
 from server.text.detokenizer import HasTokenTexts
 
 FINISH_REASON = "tool_calls"
+FUNCTION_REASON = "function_call"  # in the older form of functions
 
 
 def reasoning_fields(text: str) -> dict[str, str]:
@@ -32,6 +33,7 @@ class ChatDelta(NamedTuple):
     reasoning: str
     content: str
     tool_calls: list[dict[str, Any]]  # as in a chunk's delta
+    is_of_functions: bool = False  # whether a call has the older form of functions on the wire
 
     @property
     def is_empty(self) -> bool:
@@ -39,8 +41,17 @@ class ChatDelta(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of a chunk's delta that are not empty."""
-        fields = {**reasoning_fields(self.reasoning), "content": self.content, "tool_calls": self.tool_calls}
+        fields = {**reasoning_fields(self.reasoning), "content": self.content, **self.calls_fields}
         return {name: part for name, part in fields.items() if part}
+
+    @property
+    def calls_fields(self) -> dict[str, Any]:
+        """The calls as a field of a delta or a message; empty where there are none."""
+        if not self.tool_calls:
+            return {}
+        if self.is_of_functions:  # which has one call at most
+            return {FUNCTION_REASON: self.tool_calls[0]["function"]}
+        return {FINISH_REASON: self.tool_calls}
 
 
 NO_DELTA = ChatDelta("", "", [])
@@ -53,12 +64,14 @@ class ChatDeltaParser:
         prompt: token ids; the last `num_begun` are the answer so far, and show whether reasoning has begun.
         with_reasoning: whether reasoning is returned, or dropped.
         custom_names: of the custom tools, whose calls have an input that is text.
+        is_of_functions: whether calls have the older form, in which an answer has one at most.
     """
 
     def __init__(
         self, parts: OutputFormat, prompt: Sequence[int], tokenizer: HasTokenTexts, *, num_begun: int = 0,
-        with_reasoning: bool = True, custom_names: Set[str] = frozenset(),
+        with_reasoning: bool = True, custom_names: Set[str] = frozenset(), is_of_functions: bool = False,
     ) -> None:  # fmt: skip
+        self._is_of_functions = is_of_functions
         self._custom_names = custom_names
         self._input: CustomInputReader | None = None  # of the last call, if it is a custom tool's
         self._with_reasoning = with_reasoning
@@ -82,21 +95,25 @@ class ChatDeltaParser:
     def _delta(self, events: Sequence[ParserEvent], *, is_last: bool) -> ChatDelta:
         content = "".join(event.text for event in events if isinstance(event, ContentDelta))
         reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
-        return ChatDelta(reasoning if self._with_reasoning else "", content, self._shape(events, is_last=is_last))
+        calls = self._shape(events, is_last=is_last)
+        return ChatDelta(reasoning if self._with_reasoning else "", content, calls, self._is_of_functions)
 
     def reason(self, reason: FinishReason | None) -> str | None:
         """The `finish_reason` of the choice: `tool_calls` for one that ends with calls, none of which is cut off."""
-        return FINISH_REASON if self._parts.has_whole_calls and reason is FinishReason.STOP else reason
+        return self.call_reason if self._parts.has_whole_calls and reason is FinishReason.STOP else reason
+
+    @property
+    def call_reason(self) -> str:
+        """The `finish_reason` of a choice that ends with calls."""
+        return FUNCTION_REASON if self._is_of_functions else FINISH_REASON
 
     def message(self, text: str, token_ids: Sequence[int]) -> dict[str, Any]:
         """The fields of a whole answer's message."""
         delta = self._delta(self._parts.feed(text, token_ids, is_last=True), is_last=True)
         message: dict[str, Any] = {"content": delta.content}
         if delta.tool_calls:
-            message["content"] = delta.content or None
-            message["tool_calls"] = [
-                {name: part for name, part in call.items() if name != "index"} for call in delta.tool_calls
-            ]
+            calls = [{name: part for name, part in call.items() if name != "index"} for call in delta.tool_calls]
+            message |= {"content": delta.content or None, **delta._replace(tool_calls=calls).calls_fields}
         if delta.reasoning:
             message |= reasoning_fields(delta.reasoning)
         return message

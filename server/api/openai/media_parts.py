@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -17,6 +18,7 @@ _PICTURE, _VIDEO_URL, _VIDEO = "image_url", "video_url", "video"
 _FRAMES_TYPE = "data:video/jpeg;base64,"  # of vLLM's form, in which the frames stand one behind the other
 _FRAME_TYPE = "data:image/jpeg;base64,"
 _RATE, _TIMES = "fps", "timestamps"
+_KINDS = ("text", _PICTURE, _VIDEO_URL, "file")  # types that are known by the name of what a part has
 
 
 Timestamps: TypeAlias = Annotated[list[float], Field(fail_fast=True), bounded(_TIMES, MAX_FRAMES)]
@@ -65,6 +67,37 @@ def reader_of(part: Any) -> Callable[[dict[str, Any], str], Picture] | None:
     """What reads a part of a content with its path; None where it is no picture and no video."""
     kind = part.get("type") if isinstance(part, dict) else None
     return _READERS.get(kind) if isinstance(kind, str) else None
+
+
+def as_known_part(part: Any) -> Any:
+    """A part of a content as this API has it, if it has the form that another one gives it, or no type at all."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if not isinstance(part, dict):
+        return part
+    kind = part.get("type") or next((kind for kind in _KINDS if kind in part), None)
+    text = part.get("text")
+    if kind == "text" and isinstance(text, dict) and isinstance(text.get("value"), str):  # of assistants' threads
+        return {"type": kind, "text": text["value"]}
+    if kind == "file" and isinstance(part.get(kind), dict):
+        text = text_of_file(part[kind])
+        return part if text is None else {"type": "text", "text": text}
+    return part if "type" in part or kind is None else {"type": kind, **part}
+
+
+def text_of_file(file: Mapping[str, Any]) -> str | None:
+    """The name and the text of a file that has nothing but text; None of any other."""
+    data = file.get("file_data")
+    if not isinstance(data, str):
+        return None
+    try:
+        text = base64.b64decode(data.partition(",")[2] if data.startswith("data:") else data, validate=True).decode()
+    except ValueError:
+        return None
+    if "\0" in text or text.startswith("%PDF"):
+        return None
+    name = file.get("filename")
+    return f"{name}:\n{text}" if isinstance(name, str) else text
 
 
 def _read_picture(part: dict[str, Any], path: str) -> Picture:

@@ -10,9 +10,9 @@ from server.api.openai.prompt_forms import AnyLlamaPrompts, as_sources
 from server.generation.prompt_sources import PromptSource
 from server.media.picture import Picture, pictures_of, within
 from server.protocol.base_models import RequestBody, bounded
+from server.protocol.chat_tools import ChatTools
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import TemplateFields
-from server.protocol.tools import MAX_TOOLS, Tool
 
 MAX_INPUTS = 2048  # of one embeddings request, as in OpenAI's API
 LEAST_CUT = 2  # tokens of a text that is cut: what a model needs around it
@@ -30,7 +30,7 @@ class TokenizeRequest(ModelQuery, TemplateFields):
     messages: (
         Annotated[list[Message], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)] | None
     ) = None
-    tools: Annotated[list[Tool], Field(fail_fast=True), bounded("tools", MAX_TOOLS)] | None = None
+    tools: ChatTools | None = None
     add_special_tokens: bool | None = None  # of a prompt; true by default
     return_token_strs: bool | None = None
     content: str | None = None  # llama.cpp's name of a text, whose answer has llama.cpp's form
@@ -100,7 +100,8 @@ class EmbeddingsRequest(ModelQuery):
     input: Annotated[list[Any], PlainValidator(_as_inputs, json_schema_input_type=AnyLlamaPrompts)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, BeforeValidator(_as_dimensions, json_schema_input_type=int)] | None = None
-    pooling: Literal["cls", "last", "mean"] | None = None  # the model's own by default
+    # The model's own by default.
+    pooling: Literal["cls", "last", "mean", "mean_sqrt_len", "weightedmean", "max"] | None = None
     prompt_name: str | None = None  # of the model's prompts, which is put before each text
     input_type: InputType | None = None  # Cohere's word for it
     truncate_prompt_tokens: Annotated[int, BeforeValidator(as_truncation, json_schema_input_type=int)] | None = None

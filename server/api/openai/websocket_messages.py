@@ -16,7 +16,7 @@ from engine.interface.types import FinishReason, PromptProgress
 from server.api.framing import Framing
 from server.api.openai.call import OpenAICall
 from server.api.openai.chat import ChatCall
-from server.api.openai.chat_deltas import FINISH_REASON, NO_DELTA, ChatDelta, ChatDeltaParser, reasoning_fields
+from server.api.openai.chat_deltas import NO_DELTA, ChatDelta, ChatDeltaParser, reasoning_fields
 from server.api.openai.completions import CompletionCall
 from server.api.openai.llama_timings import timings_of
 from server.api.openai.logprobs import WireLogprobs
@@ -59,6 +59,7 @@ class StreamCall(Call[StreamWriter]):
             self._client_id, generation, logprobs, context, self.ignored, make_parts,
             self._body.stop_token_ids, with_timings=self._body.wants_timings,
             with_llama_timings=self._body.wants_llama_timings,
+            echoed=self._body.echoed if isinstance(self._body, ChatCall) else "",
         )  # fmt: skip
 
     def encode_progress(
@@ -74,8 +75,10 @@ class StreamMessages(StreamWriter):
     def __init__(
         self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext,
         ignored: Sequence[str], make_parts: Callable[[], ChatDeltaParser] | None, stop_token_ids: Sequence[int], *,
-        with_timings: bool, with_llama_timings: bool,
+        with_timings: bool, with_llama_timings: bool, echoed: str,
     ) -> None:  # fmt: skip
+        self._echo = echoed  # what each choice begins with
+        self._unechoed = set(range(generation.num_choices)) if echoed else set()
         self._parts = [] if make_parts is None else [make_parts() for _ in range(generation.num_choices)]
         self._stops: dict[int, str | int | None] = {}  # what has ended each choice, of what the request asked for
         self._stop_token_ids = stop_token_ids
@@ -108,9 +111,20 @@ class StreamMessages(StreamWriter):
         for delta in deltas:
             if delta.finish_reason is not None:
                 self._stops[delta.index] = stop_reason(delta.matched_stop, self._stop_token_ids)
+        messages = self._encode_echoes(deltas) if self._unechoed else []
         if self._parts:
-            return [message for delta in deltas for message in self._encode_parts(delta, self._parts[delta.index])]
-        return [self._encode(delta) for delta in deltas if delta.text or delta.token_ids]
+            return messages + [
+                message for delta in deltas for message in self._encode_parts(delta, self._parts[delta.index])
+            ]
+        return messages + [self._encode(delta) for delta in deltas if delta.text or delta.token_ids]
+
+    def _encode_echoes(self, deltas: Sequence[Delta]) -> list[bytes]:
+        begun = [delta for delta in deltas if delta.index in self._unechoed]
+        self._unechoed -= {delta.index for delta in begun}
+        return [
+            self._encode(Delta(delta.index, self._echo, [], None, None if delta.logprobs is None else []))
+            for delta in begun
+        ]
 
     def end(self) -> list[bytes]:
         num_reasoning = sum(parts.num_reasoning_tokens for parts in self._parts) if self._parts else None
@@ -136,8 +150,8 @@ class StreamMessages(StreamWriter):
 
     @staticmethod
     def _reason(reason: FinishReason | None, parts: Sequence[ChatDeltaParser]) -> str | None:
-        is_call = any(of_choice.reason(reason) == FINISH_REASON for of_choice in parts)
-        return FINISH_REASON if is_call else reason
+        reasons = [of_choice.reason(reason) for of_choice in parts]
+        return next((of_choice for of_choice in reasons if of_choice != reason), reason)
 
     def _encode_parts(self, delta: Delta, parts: ChatDeltaParser) -> list[bytes]:
         """No message where the delta is empty. Tokens are told with the last message of a delta."""
@@ -154,7 +168,7 @@ class StreamMessages(StreamWriter):
             if parts.reasoning:
                 more += b"," + orjson.dumps(reasoning_fields(parts.reasoning))[1:-1]
             if parts.tool_calls:
-                more += b',"tool_calls":' + orjson.dumps(parts.tool_calls)
+                more += b"," + orjson.dumps(parts.calls_fields)[1:-1]
         if self._logprobs is not None:
             more += b',"logprobs":' + self._logprobs.encode(delta) + self._logprobs.encode_prompt(delta)
         if self._with_llama_timings:

@@ -82,13 +82,14 @@ class AnswerMessage(Answer):
     reasoning_content: str | None = None
     reasoning: str | None = None  # the same under its newer name
     tool_calls: list[AnsweredCall] | None = None
+    function_call: CalledFunction | None = None  # where the request had `functions`
 
 
 class ChatChoice(Answer):
     index: int
     message: AnswerMessage
     logprobs: dict[str, Any] | None = None
-    finish_reason: Literal["stop", "length", "tool_calls", "abort", "timeout"]
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call", "abort", "timeout"]
     stop_reason: str | int | None = None
     matched_stop: str | int | None = None
     token_ids: list[int] | None = None
@@ -116,13 +117,14 @@ class AnswerDelta(Answer):
     reasoning_content: str | None = None
     reasoning: str | None = None  # the same under its newer name
     tool_calls: list[AnsweredCall] | None = None
+    function_call: CalledFunction | None = None
 
 
 class ChunkChoice(Answer):
     index: int
     delta: AnswerDelta
     logprobs: dict[str, Any] | None = None
-    finish_reason: Literal["stop", "length", "tool_calls", "abort", "timeout"] | None
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call", "abort", "timeout"] | None
     stop_reason: str | int | None = None
     matched_stop: str | int | None = None
     token_ids: list[int] | None = None

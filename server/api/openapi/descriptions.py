@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from sampling.host import params
 from server.api.anthropic import content_blocks
-from server.api.anthropic.messages_request import MAX_TOOLS as MAX_ANTHROPIC_TOOLS
 from server.api.openai import chat_request, completion_request, token_requests
 from server.api.pooling import rerank_request
 from server.api.responses import responses_request
@@ -31,7 +30,7 @@ _LIMITS = {
     )
     for name, value in vars(module).items()
     if name.startswith("MAX_")
-} | {"MAX_ANTHROPIC_TOOLS": f"{MAX_ANTHROPIC_TOOLS}"}  # fmt: skip
+}  # fmt: skip
 
 
 def _read(fields: dict[str, Any]) -> Parameter:

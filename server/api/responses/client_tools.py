@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from server.api.responses.function_tools import Callers, FunctionTool
+from server.api.responses.function_tools import Callers, FunctionTool, flat_function
 from server.protocol.base_models import LenientModel, bounded
-from server.protocol.custom_tools import CustomDefinition, LenientTool
+from server.protocol.custom_tools import CustomDefinition
 from server.protocol.errors import invalid_value, shorten
-from server.protocol.tools import MAX_TOOLS
+from server.protocol.tools import MAX_TOOLS, LenientTool
 
 NAMESPACE_PATTERN = r"^[A-Za-z0-9_.:/-]{1,128}$"
 
@@ -52,13 +52,17 @@ Member = Annotated[
 ]
 
 
+def _as_flat(value: Any) -> Any:
+    return [flat_function(tool) for tool in value] if isinstance(value, list) else value
+
+
 class NamespaceTool(LenientTool):
     """Several functions and custom tools under a common name."""
 
     type: Literal["namespace"]
     name: Annotated[str, Field(pattern=NAMESPACE_PATTERN)]
     description: str | None = None
-    tools: Annotated[list[Member], Field(fail_fast=True), bounded("tools", MAX_TOOLS)]
+    tools: Annotated[list[Member], Field(fail_fast=True), bounded("tools", MAX_TOOLS), BeforeValidator(_as_flat)]
 
     def to_wire(self) -> dict[str, Any]:
         """The tool in the response object."""
@@ -118,17 +122,18 @@ def _tag_of(tool: Any) -> str:
 
 
 def _with_types(value: Any) -> Any:
-    """Checks the number of tools and their types, before anything else of them is validated."""
+    """Checks the number of tools and their types before anything else of them; functions are flat then."""
     if not isinstance(value, list):
         return value
     if len(value) > MAX_TOOLS:
         raise ValueError(f"tools has {len(value)} entries; at most {MAX_TOOLS} are allowed")
-    for at, tool in enumerate(value):
+    tools = [flat_function(tool) for tool in value]
+    for at, tool in enumerate(tools):
         if not isinstance(tool, dict) or not isinstance(tool.get("type"), str):
             raise invalid_value(
                 f'tools[{at}] is {shorten(tool)}; it must be an object with a type, such as "function"', f"tools[{at}]"
             )
-    return value
+    return tools
 
 
 # The tags of a union's members have angle brackets, which keep them out of the paths in errors.

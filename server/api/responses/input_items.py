@@ -9,8 +9,9 @@ import orjson
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from server.api.openai.chat_request import MAX_PARTS, as_text
-from server.api.openai.media_parts import DETAILS
+from server.api.openai.media_parts import DETAILS, text_of_file
 from server.api.responses.client_tools import ClientTools
+from server.generation.roles import Role
 from server.media.picture import NOTE
 from server.protocol.base_models import MAX_NAME_CHARS, LenientModel, StrictModel, UnknownFields, bounded
 from server.protocol.errors import invalid_value, shorten
@@ -82,7 +83,7 @@ def _as_text(value: Any, info: ValidationInfo) -> str:
         kind = _kind_of(part)
         if kind is None or kind not in _NOTES:
             return _text_of_part(part)
-        told = _text_of_file(part) if kind == "input_file" else None
+        told = text_of_file(part) if kind == "input_file" else None
         if told is None:
             report(info, f"input[].{info.field_name}.{kind}")
         return _NOTES[kind] if told is None else told
@@ -108,21 +109,6 @@ def _from_object(value: dict[str, Any]) -> Any:
     if isinstance(value.get("content"), str | list):
         return value["content"]
     return orjson.dumps(value).decode() if not is_deeper(value, MAX_DEPTH) else value
-
-
-def _text_of_file(part: dict[str, Any]) -> str | None:
-    """The name and the text of a file that has nothing but text; None of any other."""
-    data = part.get("file_data")
-    if not isinstance(data, str):
-        return None
-    try:
-        text = base64.b64decode(data.partition(",")[2] if data.startswith("data:") else data, validate=True).decode()
-    except ValueError:
-        return None
-    if "\0" in text or text.startswith("%PDF"):
-        return None
-    name = part.get("filename")
-    return f"{name}:\n{text}" if isinstance(name, str) else text
 
 
 def _text_of_part(part: Any) -> str:
@@ -173,7 +159,7 @@ class MessageItem(Item):
     """A message. Its `type` may be left out."""
 
     type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Role
     content: Content
     phase: str | None = None  # of an answer's message; not part of the prompt
 

@@ -10,6 +10,7 @@ import orjson
 from server.api.responses.input_items import unsealed
 from server.api.responses.items import Item, content_of, text_of
 from server.api.responses.offered_tools import OfferedTools, joined_name
+from server.generation.roles import template_role
 from server.media.picture import Content
 from server.protocol.custom_tools import arguments_of
 from server.protocol.errors import ApiError, shorten
@@ -169,7 +170,7 @@ def _as_text(value: Any) -> str:
 
 
 def _role_of(item: Item) -> str:
-    return "system" if item["role"] == "developer" else str(item["role"])
+    return template_role(item["role"])
 
 
 def _add_message(messages: list[Message], item: Item, reasoning: str | None, path: str) -> None:

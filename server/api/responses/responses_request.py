@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
@@ -20,7 +20,7 @@ from server.api.responses.input_items import (
 )
 from server.api.responses.offered_tools import OfferedTools
 from server.api.responses.tool_choice import ToolChoice
-from server.protocol.base_models import StrictModel, UnknownFields
+from server.protocol.base_models import LenientPart, StrictModel, UnknownFields
 from server.protocol.errors import ApiError, UnknownField, invalid_value, shorten
 from server.protocol.foreign_parameters import Unsupported
 from server.protocol.generation_fields import (
@@ -33,6 +33,7 @@ from server.protocol.generation_fields import (
 )
 from server.protocol.json_limits import is_deeper
 from server.protocol.structured_outputs import NAME_PATTERN, GrammarRequest, JsonSchema, ResponseFormat
+from server.protocol.tool_choice import with_parallel
 from server.protocol.tools import MAX_DEPTH
 
 MAX_METADATA = 16  # pairs
@@ -77,6 +78,7 @@ _RENAMED = {
 
 def as_metadata(value: Any) -> dict[str, str]:
     """OpenAI's object of a few short texts; raises ValueError that names the limit it exceeds."""
+    value = {} if value == [] else value  # an object without entries, in PHP
     if not isinstance(value, dict):
         raise ValueError(f"metadata is {shorten(value)}; it must be an object")
     if len(value) > MAX_METADATA:
@@ -100,18 +102,6 @@ def _as_conversation(value: Any) -> Any:
 
 def _as_items(value: Any) -> Any:
     return [{"type": "message", "role": "user", "content": value}] if isinstance(value, str) else value
-
-
-class LenientPart(StrictModel):
-    """The base class of objects in the body, of which clients send more fields with each version."""
-
-    PATH: ClassVar[str] = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_more_names_than_fields(cls, value: Any, info: ValidationInfo) -> Any:  # overrides StrictModel's
-        unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
-        return unknown.drop_from(value, cls.model_fields, {}, cls.PATH)
 
 
 class TextFormat(StrictModel):
@@ -235,6 +225,11 @@ class ResponsesRequest(TemplateFields, GenerationFields):
     @classmethod
     def known_fields(cls) -> Collection[str]:
         return cls.model_fields.keys() - _NOT_HERE
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_call_as_anthropic_says_it(cls, value: Any) -> Any:
+        return with_parallel(value)
 
     @model_validator(mode="after")
     def _something_to_answer(self) -> ResponsesRequest:

@@ -8,9 +8,9 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from server.protocol.base_models import LenientModel
 from server.protocol.errors import invalid_value, shorten
+from server.protocol.tool_choice import WORDS, flat
 from server.protocol.tools import MAX_TOOLS
 
-_WORDS = ("none", "auto", "required")
 _NAMED = ("function", "custom", "namespace")  # kinds of which there may be several tools
 
 
@@ -44,14 +44,15 @@ class AllowedTools(LenientModel):
 
 
 def _known_choice(value: Any) -> Any:
-    """Rejects what is neither a word that is known nor an object with a type."""
+    """Rejects what is neither a word that is known nor an object with a type, in the form of any API."""
+    value = flat(value)
     if isinstance(value, dict) and isinstance(value.get("type"), str):
         if value["type"] in _NAMED and not isinstance(value.get("name"), str):
             raise invalid_value(
                 f"tool_choice is {shorten(value)}; the type {shorten(value['type'])} needs a name", "tool_choice"
             )
         return value
-    if value in _WORDS:
+    if value in WORDS:
         return value
     raise invalid_value(
         f'tool_choice is {shorten(value)}; it must be "none", "auto", "required", or an object of the type of a tool '

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Collection
 from contextlib import nullcontext
+from http import HTTPStatus
 
 import structlog
 from aiohttp import hdrs, web
@@ -45,6 +46,14 @@ def _is_served(request: web.Request, route: str) -> bool:
     return apis is None or api_of(route) in (None, *apis)
 
 
+def _plain_path(request: web.Request) -> str | None:
+    """The target without slashes that clients put twice, or behind a path, when they join it to a base; None if it has
+    none of them."""
+    path, query = request.rel_url.raw_path, request.rel_url.raw_query_string
+    plain = "/" + "/".join(filter(None, path.split("/")))
+    return None if plain == path else f"{plain}?{query}" if query else plain
+
+
 @web.middleware
 async def enter(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Admits a request as that of a tenant, has it handled, and logs how it ended."""
@@ -81,6 +90,9 @@ async def enter(request: web.Request, handler: Handler) -> web.StreamResponse:
             note(tenant=tenant.name)
         if not _is_served(request, route):
             raise web.HTTPNotFound
+        if resource is None and (location := _plain_path(request)) is not None:
+            response = web.Response(status=HTTPStatus.PERMANENT_REDIRECT, headers={hdrs.LOCATION: location})
+            return response
         if tenant.account is not None and access is Access.CLIENT and is_counted(request.method, route):
             tenant.account.begin_request()
             # A front has no generations, which a server counts one by one.

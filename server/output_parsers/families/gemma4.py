@@ -6,7 +6,7 @@ FunctionGemma's are the same but for their marks.
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
@@ -20,8 +20,9 @@ _END = "<tool_call|>"
 _ESCAPE = "<escape>"
 _END_OF_CALL = "<end_function_call>"
 _SPACE = " \t\r\n"
-_MAX_SPACES = 1024  # behind a mark, all of which are looked at with each that comes
-_NEXT_KEY = re.compile(r"""(?:,\s*)?["'<|>]*(?P<key>[\w.$-]*)["'<|>]*\s*(?P<behind>[^\w\s"'<|>.$-])?""")
+_MAX_SPACES = 1024  # behind a mark
+_OF_MARKS = frozenset("\"'<|>")
+_MAX_MARK_CHARS = 8  # around a key, so that what is read once more behind a mark stays short
 _CONSTANTS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 
 
@@ -152,9 +153,7 @@ def _text(text: ToolCallReader, frame: _Frame) -> CharCoroutine:
             text.emit(json.dumps(sure, ensure_ascii=False)[1:-1])
             held = held[len(sure) :]
             continue
-        seen = yield
-        while (is_end := _is_end(seen, frame)) is None:
-            seen += yield
+        is_end, seen = yield from _is_end(frame)
         text.again(seen)
         if is_end:
             text.emit('"')
@@ -163,25 +162,66 @@ def _text(text: ToolCallReader, frame: _Frame) -> CharCoroutine:
         held = ""
 
 
-def _is_end(seen: str, frame: _Frame) -> bool | None:
-    """Whether a mark ends its text, by what follows it; None as long as that is not known.
+def _is_end(frame: _Frame) -> Generator[None, str, tuple[bool, str]]:
+    """Whether a mark ends its text, by what follows it, and what has been read to see it.
 
     Its frame ends there, or its next entry follows, whose comma may be missing where the schema has its key.
     """
-    rest = seen.lstrip()
-    if not rest or rest == ",":
-        return True if len(seen) > _MAX_SPACES else None
-    if rest[0] == frame.close:
-        return True
+    ahead = _Ahead()
+    yield from ahead.skip_space()
+    if ahead.char in (frame.close, ""):
+        return True, ahead.seen
+    has_comma = ahead.char == ","
     if not frame.colon:
-        return rest[0] == ","
-    found = _NEXT_KEY.fullmatch(rest)
-    if found is None or len(rest) > MAX_NAME_CHARS:
-        return False
-    if not found["behind"]:
-        return None
-    has_comma = rest[0] == "," or has_argument(frame.schema, found["key"])
-    return has_comma and found["behind"] == frame.colon
+        return has_comma, ahead.seen
+    if has_comma:
+        yield from ahead.skip_space()
+        if not ahead.char:
+            return True, ahead.seen
+    yield from ahead.skip_marks()
+    key = ""
+    while (ahead.char.isalnum() or ahead.char in "_.$-") and len(key) < MAX_NAME_CHARS:
+        key += ahead.char
+        yield from ahead.read()
+    yield from ahead.skip_marks()
+    if ahead.char in _SPACE:
+        yield from ahead.skip_space()
+    is_entry = has_comma or has_argument(frame.schema, key)
+    return is_entry and ahead.char == frame.colon, ahead.seen
+
+
+class _Ahead:
+    """Reads what is read once more later."""
+
+    def __init__(self) -> None:
+        self._seen: list[str] = []
+        self.char = ""  # the last one; nothing behind very long white space
+
+    @property
+    def seen(self) -> str:
+        return "".join(self._seen)
+
+    def read(self) -> CharCoroutine:
+        self.char = yield
+        self._seen.append(self.char)
+        return ""
+
+    def skip_space(self) -> CharCoroutine:
+        """To the first character that is no white space."""
+        for _ in range(_MAX_SPACES):
+            yield from self.read()
+            if not self.char.isspace():
+                return ""
+        self.char = ""
+        return ""
+
+    def skip_marks(self) -> CharCoroutine:
+        """To the first character that is of no quotation mark, from the last one on."""
+        for _ in range(_MAX_MARK_CHARS):
+            if self.char not in _OF_MARKS:
+                break
+            yield from self.read()
+        return ""
 
 
 def _items(text: ToolCallReader, depth: int, frame: _Frame) -> CharCoroutine:

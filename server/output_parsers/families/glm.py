@@ -59,7 +59,7 @@ def _call(text: ToolCallReader) -> CharCoroutine:
         kind = argument_type(text.schema_of(name), key)
         tag, key = (yield from tagged_value(text, kind, Ends(_TAGS, None))), ""
     text.emit("}")
-    text.end()
+    text.end(tag if tag == _CALL else "")
     return tag
 
 

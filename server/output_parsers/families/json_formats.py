@@ -1,6 +1,6 @@
 """Calls as objects in JSON with a name and arguments, behind a marker or as the whole of an answer."""
 
-from server.output_parsers.families.pythonic_calls import python_call
+from server.output_parsers.families.pythonic_calls import python_arguments, python_call
 from server.output_parsers.families.tagged_calls import ATTRIBUTES, QWEN, Tags, qwen_call, tagged_call
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.reading.tool_call_reader import MAX_NAME_CHARS, CharCoroutine, NotAToolCall, ToolCallReader
@@ -39,7 +39,7 @@ def _functions(text: ToolCallReader, tags: Tags) -> CharCoroutine:
 
 
 def _named(text: ToolCallReader, char: str) -> CharCoroutine:
-    """The name of a tool and an object, which may stand in brackets."""
+    """The name of a tool and an object, which may stand in brackets, or arguments in Python."""
     name = ""
     while char not in "({ \r\n":
         name += char
@@ -52,6 +52,9 @@ def _named(text: ToolCallReader, char: str) -> CharCoroutine:
     is_bracketed = char == "("
     if is_bracketed:
         char = yield from text.skip_space()
+        if char != "{":
+            text.again(char)
+            return (yield from python_arguments(text, name, "("))
     if char != "{":
         raise NotAToolCall
     text.start(name)

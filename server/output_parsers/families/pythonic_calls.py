@@ -22,7 +22,12 @@ def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> 
     It is emitted once its first argument's name is known, so that a mere bracket stays text. `may_print` skips
     `print(…)`.
     """
-    name, char = yield from _name(char, also=_ALSO_IN_NAMES)
+    name, char = yield from python_name(char)
+    return (yield from python_arguments(text, name, char, may_print=may_print))
+
+
+def python_arguments(text: ToolCallReader, name: str, char: str, *, may_print: bool = False) -> CharCoroutine:
+    """What follows the name of a call, from its bracket, which is `char`, to its closing bracket."""
     if char != "(":
         raise NotAToolCall
     if not text.is_known(name):
@@ -64,6 +69,8 @@ def pythonic(text: ToolCallReader) -> CharCoroutine:
 
 def python_calls(text: ToolCallReader, char: str) -> CharCoroutine:
     """`name(…), name(…)]` from its first character on."""
+    if char == "]":
+        raise NotAToolCall
     while char != "]":
         yield from python_call(text, char)
         char = yield from text.skip_space()
@@ -71,8 +78,6 @@ def python_calls(text: ToolCallReader, char: str) -> CharCoroutine:
             char = yield from text.skip_space()
         elif char != "]":
             raise NotAToolCall
-    if not text.has_started:
-        raise NotAToolCall
     return ""
 
 
@@ -90,6 +95,11 @@ def _keyword(text: ToolCallReader, char: str) -> CharCoroutine:
     if (yield from _behind_space(text, char)) != "=":
         raise NotAToolCall
     return key
+
+
+def python_name(char: str) -> Generator[None, str, tuple[str, str]]:
+    """The name of a tool from its first character, and the first character behind it."""
+    return (yield from _name(char, also=_ALSO_IN_NAMES))
 
 
 def _name(char: str, also: str = "") -> Generator[None, str, tuple[str, str]]:

@@ -133,7 +133,7 @@ def tagged_call(text: ToolCallReader, tags: Tags, *, only_known: bool = False) -
         if tag == tags.argument_end:
             tag = yield from text.one_of(any_tag, (yield from text.skip_space()))
     text.emit("}")
-    text.end()
+    text.end(tag if tag == tags.call else "")
     return "" if tag == tags.call_end else tag
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Generator
 
 MAX_DEPTH = 200  # of objects and lists; what reads them calls itself at each level
 _SPACE = " \t\r\n"
@@ -14,9 +15,12 @@ _LITERALS = {
 }  # fmt: skip
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _LOOSE_NUMBER = re.compile(r"[+-]?0*(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<exponent>[eE][+-]?[0-9]+)?")
-_AFTER_NO_COMMA = frozenset("\"'{[")  # what begins a value or a key where the comma before it has been forgotten
+# What begins a string, and what ends it then: JSON's quotation mark, Python's, and typographic ones.
+CLOSING_QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u201d": "\u201d", "\u201e": "\u201c\u201d"}
+_AFTER_NO_COMMA = frozenset("{[").union(CLOSING_QUOTES)  # what begins a value or a key where its comma is forgotten
 _ESCAPES = frozenset('"\\/bfnrt')
 _MAX_WORD_CHARS = 1024  # of a number or a literal
+_MAX_AHEAD_CHARS = 128  # behind a quotation mark, that are looked at to see whether it ends its string
 _CONTROLS = {chr(code): json.dumps(chr(code))[1:-1] for code in range(32)}
 
 
@@ -27,9 +31,10 @@ class NotJson(ValueError):
 class JsonRepair:
     """Reads one value character by character and returns the text of valid JSON for it.
 
-    It repairs raw control characters in strings, unknown escapes, half surrogates, strings in single quotes, keys
-    without quotes, commas that are missing or too many, brackets that are forgotten or of the wrong kind, Python's
-    literals, and numbers that JSON does not have. A number that is none, or that no double can hold, becomes null.
+    It repairs raw control characters in strings, unknown escapes, half surrogates, strings in single or typographic
+    quotes, quotes within strings where what follows shows that they end none, keys without quotes, commas that are
+    missing or too many, brackets that are forgotten or of the wrong kind, Python's literals, and numbers that JSON does
+    not have. A number that is none, or that no double can hold, becomes null.
     """
 
     def __init__(self) -> None:
@@ -40,7 +45,9 @@ class JsonRepair:
         self._escape = ""  # what has come of an escape, with its backslash
         self._high = ""  # an escape of a high surrogate, whose other half must follow
         self._word = ""  # what has come of a number or a literal
-        self._held = ""  # a comma, and the white space behind it
+        self._held: list[str] = []  # a comma, and the white space behind it
+        self._ahead: list[str] = []  # a quotation mark that may end its string, and what follows it
+        self._next_key: Generator[None, str, bool] | None = None  # finds out whether it does
         self._unsaid = ""  # text that was certain when the character behind it was found to be no JSON
 
     @property
@@ -53,6 +60,8 @@ class JsonRepair:
 
         Raises NotJson if the text cannot become a value.
         """
+        if self._ahead:
+            return self._behind_quote(char)
         if self._quote:
             return self._string(char)
         if self._word:
@@ -87,29 +96,30 @@ class JsonRepair:
     @property
     def closers(self) -> str:
         """What closes the open brackets, where the value may end; else nothing."""
-        may_end = not (self._quote or self._word or self._held) and self._expects in ("next", "item", "first key")
+        is_between = not (self._quote or self._word or self._held)
+        may_end = is_between and self._expects in ("next", "item", "first key")
         return self._unsaid + "".join(reversed(self._closers)) if may_end else ""
 
     @property
     def pending(self) -> str:
         """What has come and is not certain yet, as the model has written it; for a value that is cut off."""
-        return self._unsaid + self._held + self._word + self._high + self._escape
+        return "".join((self._unsaid, *self._held, self._word, self._high, self._escape, *self._ahead))
 
     def _between(self, char: str) -> str:
         """Reads what stands outside of strings, numbers and literals."""
         if char in _SPACE:
             if self._held:
-                self._held += char
+                self._held.append(char)
                 return ""
             return char
         expects = self._expects
         if char in "]}":
             return self._close(char)
-        held, self._held = self._held, ""
+        held, self._held = "".join(self._held), []
         if expects == "next":
             if char not in _AFTER_NO_COMMA and char != ",":
                 raise NotJson
-            self._held = ","
+            self._held = [","]
             self._expects = "key" if self._closers[-1] == "}" else "value"
             return "" if char == "," else self._between(char)
         if expects == "colon":
@@ -117,8 +127,8 @@ class JsonRepair:
                 raise NotJson
             self._expects = "value"
             return char
-        if char in "\"'":
-            self._quote = char
+        if char in CLOSING_QUOTES:
+            self._quote = CLOSING_QUOTES[char]
             return held + '"'
         if expects in ("key", "first key"):
             if not (char.isalpha() or char in "_$"):
@@ -141,7 +151,7 @@ class JsonRepair:
         may_close = self._expects in ("next", "item", "first key") or is_trailing
         if not self._closers or not may_close:
             raise NotJson
-        space, self._held = self._held[1:], ""
+        space, self._held = "".join(self._held[1:]), []
         # Where that is another bracket's, the ones within that bracket have been forgotten, or this one is mistaken.
         depth = next((at for at, closer in enumerate(reversed(self._closers), start=1) if closer == char), 1)
         closed = "".join(reversed(self._closers[-depth:]))
@@ -161,18 +171,49 @@ class JsonRepair:
             self._escape = char
             return ""
         lone, self._high = "\\ufffd" if self._high else "", ""
-        if char == self._quote:
-            self._quote = ""
+        if char in self._quote:
             if self._expects in ("key", "first key"):
-                self._expects = "colon"
-            else:
+                self._quote, self._expects = "", "colon"
+                return lone + '"'
+            if not self._closers:
+                self._quote = ""
                 self._value_ended()
-            return lone + '"'
+                return lone + '"'
+            self._ahead = [char]
+            self._next_key = _is_end(in_list=self._closers[-1] == "]")
+            next(self._next_key)
+            return lone
         if char == '"':
             return lone + '\\"'
         if "\ud800" <= char <= "\udfff":
             return lone + "\\ufffd"
         return lone + _CONTROLS.get(char, char)
+
+    def _behind_quote(self, char: str) -> str:
+        """Reads what follows a quotation mark, up to where it shows whether the mark ends its string."""
+        ahead, next_key = self._ahead, self._next_key
+        assert next_key is not None
+        ahead.append(char)
+        try:
+            next_key.send(char)
+            if len(ahead) <= _MAX_AHEAD_CHARS:
+                return ""
+            is_end = True
+        except StopIteration as found:
+            is_end = found.value
+        self._ahead, self._next_key = [], None
+        if is_end:
+            self._quote, certain = "", '"'
+            self._value_ended()
+        else:
+            certain = '\\"' if ahead[0] == '"' else ahead[0]
+        for again in ahead[1:]:
+            try:
+                certain += self.feed(again)
+            except NotJson:
+                self._unsaid = certain + self._unsaid
+                raise
+        return certain
 
     def _escaped(self, char: str) -> str:
         escape = self._escape + char
@@ -199,6 +240,40 @@ class JsonRepair:
             self._high = escape
             return lone
         return lone + ("\\ufffd" if 0xDC00 <= code <= 0xDFFF else escape)
+
+
+def _is_end(*, in_list: bool) -> Generator[None, str, bool]:
+    """Whether a quotation mark ends a string in a list or a mapping, by the characters that follow it.
+
+    A value's end, or the next value or key follows the end of a string. A mark before anything else is a part of it.
+    """
+    while (char := (yield)) in _SPACE:
+        pass
+    if char in "]}<":  # a tag follows arguments whose braces are forgotten
+        return True
+    if in_list:
+        return char == "," or char in _AFTER_NO_COMMA
+    if char == ",":
+        while (char := (yield)) in _SPACE:
+            pass
+        if char in "]},":
+            return True
+    closing = CLOSING_QUOTES.get(char)
+    if closing is None:
+        if not (char.isalpha() or char in "_$"):
+            return False
+        while char not in _SPACE and char != ":":
+            if not (char.isalnum() or char in "_$-."):
+                return False
+            char = yield
+    else:
+        while (char := (yield)) not in closing:
+            if char == "\\":
+                yield
+        char = yield
+    while char in _SPACE:
+        char = yield
+    return char == ":"
 
 
 def repaired(text: str) -> str:

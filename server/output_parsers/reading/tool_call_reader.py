@@ -7,17 +7,20 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from server.output_parsers.reading.json_repair import JsonRepair, NotJson, repaired
+from server.output_parsers.reading.json_repair import CLOSING_QUOTES, JsonRepair, NotJson, repaired
 from server.output_parsers.reading.markers import overlap
 from server.output_parsers.reading.parser_events import ReasoningDelta, ToolCallArguments, ToolCallStart, ToolEvent
 
 MAX_NAME_CHARS = 256
 _SPACE = " \t\r\n"
-NAME_KEYS = ("name", "tool_name", "function", "tool")  # the first is what nearly all use, the second Cohere's
-ARGUMENT_KEYS = ("arguments", "parameters", "args", "params", "input")  # Llama's name for them is the second
+# The first of each is what nearly all use; the second are Cohere's and Llama's, the last LangChain's.
+NAME_KEYS = ("name", "tool_name", "function", "tool", "action")
+ARGUMENT_KEYS = ("arguments", "parameters", "args", "params", "input", "action_input")
+NAMESPACES = ("functions.", "default_api.")  # that models put before names
 
 
 class NotAToolCall(ValueError):
@@ -57,10 +60,13 @@ class ToolCallReader:
         self.has_open_call = False  # the arguments of the last call have not come to their end
         self.is_done = False
         self._events: list[ToolEvent] = []
+        self._tentative: list[ToolEvent] | None = None  # events that are withheld until the text is known to be calls
         self._repair: JsonRepair | None = None  # of the value that is being emitted
         self._char = ""  # the last one
         self._again: deque[str] = deque()  # characters that are read once more
         self._behind: list[str] | None = None  # characters behind the last call, while no other one has started
+        self._unused: list[str] = []  # characters of an open call behind the last that something was emitted of
+        self._has_emitted = False
         self._reading = body(self)
         next(self._reading)
 
@@ -77,6 +83,7 @@ class ToolCallReader:
 
     def _send(self, char: str) -> None:
         self._char, behind = char, self._behind
+        self._has_emitted = False
         try:
             self._reading.send(char)
         except StopIteration:
@@ -86,10 +93,16 @@ class ToolCallReader:
             raise
         if behind is not None and behind is self._behind:
             behind.append(char)
+        if self._has_emitted:
+            self._unused.clear()
+        elif self.has_open_call:
+            self._unused.append(char)
 
     @property
     def unread(self) -> str:
         """What has come behind the last call and is no part of any, once the reading has ended or failed."""
+        if self.has_open_call and self._repair is None:
+            return "".join((*self._unused, *self._again)).lstrip()
         return "".join((*(() if self.is_done else self._behind or ()), *self._again))
 
     def flush(self) -> list[ToolEvent]:
@@ -159,17 +172,23 @@ class ToolCallReader:
         return char
 
     def call_object(self, char: str) -> CharCoroutine:
-        """`{"name": …, "arguments": {…}}` in any order, from its brace, which is `char`, to its closing brace."""
+        """`{"name": …, "arguments": {…}}` in any order, from its brace, which is `char`, to its closing brace.
+
+        Its own braces may be doubled, as templates that were written for Python's `format` show them.
+        """
         if char != "{":
             raise NotAToolCall
         name, early = "", "{}"  # arguments that came before the name
         has_arguments = False
         char = yield from self.skip_space()
+        is_doubled = char == "{"
+        if is_doubled:
+            char = yield from self.skip_space()
         while char != "}":
             key = yield from self.string(char)
             yield from self.literal(":", (yield from self.skip_space()))
             char = yield from self.skip_space()
-            if key in NAME_KEYS and char in "\"'" and not name:
+            if key in NAME_KEYS and char in CLOSING_QUOTES and not name:
                 name = yield from self.string(char)
                 self.start(name)
                 char = yield from self.skip_space()
@@ -195,7 +214,7 @@ class ToolCallReader:
         if not has_arguments:
             self.emit(self.as_object(early))
             self.end()
-        return ""
+        return (yield from self.literal("}", (yield from self.skip_space()))) if is_doubled else ""
 
     def call_objects(self, char: str) -> CharCoroutine:
         """`[{…}, {…}]`, from its bracket, which is `char`, to its closing bracket."""
@@ -219,9 +238,23 @@ class ToolCallReader:
         name = self.offered_name(name)
         if not name or (self._only_known and name not in self._schemas):
             raise NotAToolCall
+        if self._tentative is not None:
+            self._tentative.append(ToolCallStart(name, call_id))
+            return
         self.has_started = self.has_open_call = True
         self._behind = None
         self._events.append(ToolCallStart(name, call_id))
+
+    def hold(self) -> None:
+        """Withholds events from here on, until `settle`: where only the end shows whether the text is a call."""
+        self._tentative = []
+
+    def settle(self) -> None:
+        """Emits what was withheld, which is whole calls."""
+        held, self._tentative = self._tentative or [], None
+        if held:
+            self._events += held
+            self.has_started, self.has_open_call, self._behind = True, False, []
 
     def only_if_started(self) -> str:
         """Nothing. Raises NotAToolCall where no call has come: markers alone are text."""
@@ -229,14 +262,19 @@ class ToolCallReader:
             raise NotAToolCall
         return ""
 
-    def end(self) -> None:
-        """Marks the last call's arguments as complete."""
-        self.has_open_call = False
-        self._behind = []
+    def end(self, seen: str = "") -> None:
+        """Marks the last call's arguments as complete; `seen` has been read behind them already."""
+        if self._tentative is None:
+            self.has_open_call = False
+            self._behind = [seen] if seen else []
 
     def is_known(self, name: str) -> bool:
         """Whether a tool has this name."""
         return self.offered_name(name) in self._schemas
+
+    def has_tool(self, name: str) -> bool:
+        """Whether a tool has exactly this name."""
+        return name in self._schemas
 
     def begins_name(self, text: str) -> bool:
         """Whether the name of a tool begins with `text`."""
@@ -267,7 +305,8 @@ class ToolCallReader:
     def emit(self, text: str) -> None:
         """Emits more of the last call's arguments."""
         if text:
-            self._events.append(ToolCallArguments(text))
+            self._has_emitted = True
+            (self._events if self._tentative is None else self._tentative).append(ToolCallArguments(text))
 
     def schema_of(self, name: str) -> Any:
         return self._schemas.get(self.offered_name(name))
@@ -302,14 +341,15 @@ class ToolCallReader:
             char = yield
 
     def string(self, char: str) -> CharCoroutine:
-        """A short string from its quote, which is `char` and may be Python's, to its closing quote; decoded."""
-        if char not in ('"', "'"):
+        """A short string from its quote, which is `char` and may be Python's or a typographer's, to its closing one."""
+        closing = CLOSING_QUOTES.get(char)
+        if closing is None:
             raise NotAToolCall
         quote, text, is_escaped = char, [char], False
         while True:
             char = yield
             text.append(char)
-            if char == quote and not is_escaped:
+            if char in closing and not is_escaped:
                 break
             is_escaped = char == "\\" and not is_escaped
             if len(text) > MAX_NAME_CHARS:
@@ -353,6 +393,10 @@ class ToolCallReader:
         return value
 
 
+@lru_cache(maxsize=1024)
 def _plain(name: str) -> str:
     """A name without what models change in it."""
-    return re.sub(r"[^0-9a-z]+", "_", name.strip().removeprefix("functions.").lower())
+    name = name.strip()
+    for namespace in NAMESPACES:
+        name = name.removeprefix(namespace)
+    return re.sub(r"[^0-9a-z]+", "_", name.lower())

@@ -7,6 +7,7 @@ from typing import Any
 from server.structured_output.schemas.negation import TYPES, CannotBeSaid, Resolve, types_of
 
 MAX_DEPTH = 16
+MAX_COMPARISONS = 2000  # of two schemas; references may make one refer to very many
 _ALL = frozenset({*TYPES, "integer"})
 
 
@@ -19,11 +20,15 @@ class Disjointness:
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
+        self._num_comparisons = 0
 
     def holds(self, one: Any, other: Any, depth: int = 0) -> bool:
         """Whether it is certain that no value matches both."""
         if one is False or other is False:
             return True
+        self._num_comparisons += 1
+        if self._num_comparisons > MAX_COMPARISONS:
+            return False
         if depth > MAX_DEPTH or not isinstance(one, dict) or not isinstance(other, dict):
             return False
         if _differ(one, other) or self._objects_differ(one, other, depth):

@@ -83,10 +83,11 @@ def leaves(backend: Backend, arrays: dict[str, np.ndarray], tmp_path: Path) -> d
     return load_weights(tensors, backend.weights, Precision("float32", None), lambda *step: None).params
 
 
+@pytest.mark.parametrize("clamp", [Clamp(alpha=2.5, limit=0.75), Clamp(alpha=None, limit=0.25)])
 def test_biases_are_added_and_a_clamp_stands_for_the_activation(
-    backend: Backend, arrays: dict[str, np.ndarray], leaves: dict[str, Any]
+    backend: Backend, arrays: dict[str, np.ndarray], leaves: dict[str, Any], clamp: Clamp
 ) -> None:
-    random, clamp = np.random.default_rng(1), Clamp(alpha=2.5, limit=0.75)
+    random = np.random.default_rng(1)
     gate_up_bias, down_bias = (
         random.standard_normal((NUM_LAYERS * NUM_EXPERTS, size)).astype(np.float32) for size in (2 * INNER, HIDDEN)
     )
@@ -105,9 +106,13 @@ def test_biases_are_added_and_a_clamp_stands_for_the_activation(
         x, expected = arrays["x"][token].astype(np.float64), arrays["addend"][token].astype(np.float64)
         for share, expert in zip(arrays["shares"][token], arrays["experts"][token], strict=True):
             place = LAYER * NUM_EXPERTS + expert
-            gate = np.minimum(arrays["gate"][place] @ x + gate_up_bias[place, :INNER], clamp.limit)
+            gate = arrays["gate"][place] @ x + gate_up_bias[place, :INNER]
             up = np.clip(arrays["up"][place] @ x + gate_up_bias[place, INNER:], -clamp.limit, clamp.limit)
-            inner = (up + 1) * gate / (1 + np.exp(-clamp.alpha * gate))
+            if clamp.alpha is None:
+                inner = up * np.minimum(gate / (1 + np.exp(-gate)), clamp.limit)
+            else:
+                gate = np.minimum(gate, clamp.limit)
+                inner = (up + 1) * gate / (1 + np.exp(-clamp.alpha * gate))
             expected += share * (arrays["down"][place] @ inner + down_bias[place])
         np.testing.assert_allclose(got[token], expected, rtol=1e-4, atol=1e-5)
 

@@ -144,7 +144,7 @@ NATIVE_ALONE |= {
 }  # fmt: skip
 NATIVE_ALONE |= {
     "chatglm", "codegen", "codeshell", "cwm", "falcon_mamba", "gpt_neo", "gptj", "helium", "hyperclovax",
-    "laguna_features", "openelm", "opt", "pangu", "plm", "refact", "solar_open", "vaultgemma", "youtu",
+    "laguna_features", "openelm", "opt", "pangu", "plm", "refact", "solar_open", "step35", "vaultgemma", "youtu",
 }  # fmt: skip
 # Those whose heads are too narrow for native attention: XLA's serves beside native products.
 WITH_NARROW_HEADS = {"falcon_alibi"}

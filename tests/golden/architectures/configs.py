@@ -1252,6 +1252,34 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             ],
         },
     ),
+    "step35": (  # the same, and limits; what is said of a layer behind the last one is left out
+        "Step3p5ForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5,
+            "num_attention_heads": 4, "num_attention_groups": 2, "head_dim": 32, "max_position_embeddings": 512,
+            "rms_norm_eps": 1e-5, "moe_num_experts": 6, "moe_top_k": 3, "moe_intermediate_size": 32,
+            "share_expert_dim": 64, "moe_router_scaling_factor": 1.5, "norm_expert_weight": True,
+            "moe_layers_enum": "1,2,3,4", "sliding_window": 24, "num_nextn_predict_layers": 1,
+            "layer_types": [
+                "full_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention",
+                "full_attention",
+            ],
+            "attention_other_setting": {
+                "attention_type": "sliding_attention", "num_attention_heads": 6, "num_attention_groups": 2,
+                "head_dim": 32,
+            },
+            "rope_theta": [5000.0, 500.0, 500.0, 5000.0, 500.0, 5000.0],
+            "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5, 1.0, 0.5], "yarn_only_types": ["full_attention"],
+            "rope_scaling": {
+                "rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+            "swiglu_limits": [0.0, 0.0, 0.0, 0.1, 0.2, 0.0],
+            "swiglu_limits_shared": [0.0, 0.0, 0.0, 0.0, 0.15, 0.0],
+            "use_qk_norm": True, "use_head_wise_attn_gate": True, "tie_word_embeddings": False,
+            "bos_token_id": 1, "eos_token_id": 2,
+        },
+    ),
     "laguna_features": (  # a gate for each feature, and no windows
         "LagunaForCausalLM", {**_LAGUNA, "gating": "per-element", "layer_types": ["full_attention"] * 5},
     ),

@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch.nn.functional import linear, relu, rms_norm, silu
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.step3p7 import modeling_step3p7
 
 from tests.golden.architectures.alibi import Baichuan, Jais, baichuan_shapes, jais_shapes
 from tests.golden.architectures.plamo import Plamo, plamo_shapes
@@ -739,7 +740,54 @@ def _layers_of_openelm(config: Config) -> list[tuple[int, int, int]]:
     return list(zip(config["num_query_heads"], config["num_kv_heads"], sizes, strict=True))
 
 
+def step35_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, head_dim, inner = config["hidden_size"], config["head_dim"], config["moe_intermediate_size"]
+    kv_size, count = config["num_attention_groups"] * head_dim, config["moe_num_experts"]
+    sparse = {int(layer) for layer in config["moe_layers_enum"].split(",")}
+    shapes = _outside_layers(config, "model.embed_tokens.weight", "lm_head.weight")
+    for layer in range(config["num_hidden_layers"]):
+        is_local = config["layer_types"][layer] == "sliding_attention"
+        heads = (config["attention_other_setting"] if is_local else config)["num_attention_heads"]
+        before = f"model.layers.{layer}."
+        sizes = {"q_proj": heads * head_dim, "k_proj": kv_size, "v_proj": kv_size, "g_proj": heads}
+        shapes |= {f"{before}self_attn.{name}.weight": [size, hidden] for name, size in sizes.items()}
+        shapes |= {f"{before}self_attn.{kind}_norm.weight": [head_dim] for kind in "qk"}
+        shapes[f"{before}self_attn.o_proj.weight"] = [hidden, heads * head_dim]
+        shapes |= {f"{before}{kind}_layernorm.weight": [hidden] for kind in ("input", "post_attention")}
+        if layer not in sparse:
+            shapes |= _block(f"{before}mlp.", hidden, config["intermediate_size"])
+            continue
+        shapes |= {f"{before}moe.gate.weight": [count, hidden], f"{before}moe.router_bias": [count]}
+        of_experts = _block(f"{before}moe.", hidden, inner)
+        shapes |= {name: [count, *shape] for name, shape in of_experts.items()}
+        shapes |= _block(f"{before}share_expert.", hidden, config["share_expert_dim"])
+    return shapes
+
+
+class Step35:
+    """Logits of a text, by the part of transformers' class with pictures that reads texts."""
+
+    def __init__(self, tensors: Tensors, config: Config, folder: Path) -> None:
+        left_out = ("architectures", "model_type")
+        made = modeling_step3p7.Step3p7TextConfig(**{key: config[key] for key in config if key not in left_out})
+        made._attn_implementation = "eager"
+        self.model, self.output = modeling_step3p7.Step3p7TextModel(made).eval(), tensors["lm_head.weight"]
+        names = {
+            "model.": "", "moe.gate.weight": "mlp.gate.weight", "moe.router_bias": "mlp.gate.e_score_correction_bias",
+            "moe.down_proj.weight": "mlp.experts.down_proj", "share_expert": "mlp.shared_experts",
+        }  # fmt: skip
+        changed = _renamed({name: values for name, values in tensors.items() if name != "lm_head.weight"}, names)
+        for name in [name for name in changed if name.endswith("moe.gate_proj.weight")]:
+            gate, up = changed.pop(name), changed.pop(name.replace("gate_proj", "up_proj"))
+            changed[name.replace("moe.gate_proj.weight", "mlp.experts.gate_up_proj")] = torch.cat([gate, up], dim=1)
+        self.model.load_state_dict(changed)
+
+    def __call__(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        return SimpleNamespace(logits=linear(self.model(input_ids, use_cache=False).last_hidden_state, self.output))
+
+
 STAND_INS: dict[str, StandIn] = {
+    "Step3p5ForCausalLM": StandIn("step3p5", step35_shapes, Step35),
     "OpenELMForCausalLM": StandIn("openelm", openelm_shapes, OpenElm),
     "PLMForCausalLM": StandIn("plm", plm_shapes, load_plm),
     "CodeShellForCausalLM": StandIn("codeshell", gpt_shapes, load_codeshell),

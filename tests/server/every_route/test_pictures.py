@@ -116,7 +116,7 @@ async def test_a_stored_turn_keeps_its_picture(server: RunningServer) -> None:
         ({"type": "image_url", "image_url": {"url": URL, "detail": "huge"}}, "must be one of auto, low, high"),
         ({"type": "image", "source": {"type": "file", "file_id": "f"}}, "a picture must look like"),
         ({"type": "input_image", "image_url": URL, "detail": "huge"}, "must be one of auto, low, high"),
-        ({"type": "input_audio"}, "only text, image_url, video_url and video"),
+        ({"type": "input_audio"}, "only text, image_url, video_url, video"),
     ],
 )
 async def test_a_part_that_is_no_picture_is_refused(server: RunningServer, part: dict[str, Any], words: str) -> None:

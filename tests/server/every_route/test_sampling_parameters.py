@@ -158,6 +158,8 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"logit_bias": [1]}, "logit_bias", ["logit_bias is [1]", "an object"]),
     ({"logit_bias": {"a": 1}}, "logit_bias", ['the key "a"', "a token id in digits"]),
     ({"logit_bias": {"-1": 1}}, "logit_bias", ['the key "-1"', "in digits"]),
+    ({"logit_bias": {"a": 1, "5": 1, "b": 2}}, "logit_bias", ['the keys "a", "b"', "in digits"]),
+    ({"logit_bias": {f"k{at}": 1 for at in range(20)}}, "logit_bias", ['"k0"', '"k7" and 12 more']),
     ({"logit_bias": {"05": 1}}, "logit_bias", ['the key "05"', "in digits"]),
     ({"logit_bias": {"٣": 1}}, "logit_bias", ["the key", "in digits"]),
     ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", ["the key", "in digits"]),

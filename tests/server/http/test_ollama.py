@@ -13,6 +13,7 @@ from engine.interface.types import EngineState
 from server.api.ollama.requests import ChatRequest
 from server.http import ollama
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, StartServer, eventually
 
 KEY, ADMIN = "sk-client-1", "sk-admin-1"
@@ -97,6 +98,61 @@ async def test_calls_come_whole_with_their_arguments_as_objects(start_server: St
         {"index": 0, "name": "weather", "arguments": {"city": "Oslo"}},
         {"index": 1, "name": "weather", "arguments": {"city": "Rome"}},
     ]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_call_has_an_id_that_its_result_may_name(start_server: StartServer, stream: bool) -> None:
+    server = await start_server(FakeEngineClient(respond=saying(CALLS)))
+    body = {**ASK, "tools": [TOOL], "stream": stream}
+    answers = await lines(server, "/api/chat", body) if stream else [(await server.post("/api/chat", body))[1]]
+    calls = [call for answer in answers for call in answer["message"].get("tool_calls", [])]
+    assert len({call["id"] for call in calls}) == 2
+    template = (
+        "{% for m in messages %}{{ m.tool_call_id }}{% for c in m.tool_calls %}{{ c.id }};{% endfor %}{% endfor %}"
+    )
+    server = await start_server(text_model=FakeTextModel(template))
+    result = {"role": "tool", "tool_call_id": calls[1]["id"], "content": "rain"}
+    history = [*ASK["messages"], {"role": "assistant", "content": None, "tool_calls": calls}, result]
+    status, answer = await server.post("/api/chat", {"model": "fake", "messages": history, "stream": False})
+    assert status == 200, answer
+    assert answer["message"]["content"] == f"{calls[0]['id']};{calls[1]['id']};{calls[1]['id']}"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_custom_tool_is_a_function_of_one_text(start_server: StartServer, stream: bool) -> None:
+    said = '<tool_call>{"name": "walk", "arguments": {"input": "go on"}}</tool_call>'
+    server = await start_server(FakeEngineClient(respond=saying(said)))
+    body = {**ASK, "tools": [{"type": "custom", "custom": {"name": "walk"}}], "stream": stream}
+    answers = await lines(server, "/api/chat", body) if stream else [(await server.post("/api/chat", body))[1]]
+    calls = [call["function"] for answer in answers for call in answer["message"].get("tool_calls", [])]
+    assert calls == [{"index": 0, "name": "walk", "arguments": {"input": "go on"}}]
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Oslo"}', {"city": "Oslo"}, None, ""])
+async def test_arguments_of_the_history_may_be_a_text(server: RunningServer, arguments: Any) -> None:
+    call = {"function": {"name": "weather", "arguments": arguments}}
+    history = [*ASK["messages"], {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "rain"}]
+    status, answer = await server.post("/api/chat", {"model": "fake", "messages": history, "stream": False})
+    assert status == 200, answer
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/api/chat", ASK), ("/api/generate", {"model": "fake", "prompt": "ab"}),
+     ("/api/generate", {"model": "fake", "prompt": "ab", "raw": True})],
+)  # fmt: skip
+async def test_log_probabilities_stand_beside_the_text(
+    start_server: StartServer, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    server = await start_server(FakeEngineClient(respond=saying("tide 🌊")))
+    asked = {**body, "logprobs": True, "top_logprobs": 2, "stream": stream}
+    answers = await lines(server, path, asked) if stream else [(await server.post(path, asked))[1]]
+    told = [entry for answer in answers for entry in answer.get("logprobs", ())]
+    assert bytes(byte for entry in told for byte in entry["bytes"] or ()).decode() == "tide 🌊"
+    assert {len(entry["top_logprobs"]) for entry in told} == {2}
+    status, answer = await server.post(path, {**body, "top_logprobs": 2})
+    assert (status, "top_logprobs" in answer["error"]) == (400, True)
 
 
 async def test_a_call_that_is_cut_is_no_call(start_server: StartServer) -> None:

@@ -70,7 +70,7 @@ def test_params_must_be_as_many_as_prompts(llm: LLM) -> None:
         llm.generate(["a", "b"], [SamplingParams()])
 
 
-@pytest.mark.parametrize("messages", [[], [{"role": "pirate", "content": "a"}], [{"role": "user"}], "hello"])
+@pytest.mark.parametrize("messages", [[], [{"role": "a pirate", "content": "a"}], [{"role": "user"}], "hello"])
 def test_messages_that_are_refused(llm: LLM, messages: Any) -> None:
     for call in (llm.chat, llm.stream_chat, llm.count_tokens):
         if (call == llm.count_tokens and isinstance(messages, str)) or (call == llm.chat and messages == []):

@@ -105,6 +105,10 @@ CITY = ("w", {"city": "Oslo"})
         ('<tool_call>{"function": "w", "arguments": {"city": "Oslo"}}</tool_call>', [CITY]),
         ('{"tool": "w", "args": {"city": "Oslo"}}', [CITY]),
         ('<tool_call>w({"city": "Oslo"})</tool_call>', [CITY]),
+        ('<tool_call>w(city="Oslo")</tool_call>', [CITY]),
+        ("<tool_call>{“name”: “w”, “arguments”: {“city”: “Oslo”}}</tool_call>", [CITY]),
+        ('<tool_call>{"name": "w", "arguments": {"city": "the "old" Oslo", "n": 1}}</tool_call>',
+         [("w", {"city": 'the "old" Oslo', "n": 1})]),
         ('<tool_call>\nw\n{"city": "Oslo"}\n</tool_call>', [CITY]),
         ('<tool_call>\n{"w": {"city": "Oslo"}}\n</tool_call>', [CITY]),
         ('<tool_call>\n<function name="w">\n<parameter name="city">Oslo</parameter></function>\n</tool_call>', [CITY]),
@@ -214,6 +218,30 @@ def test_tags_of_glm(text: str, calls: list[tuple[str, object]]) -> None:
     assert_calls(GLM, text, "", *calls)
 
 
+DOUBLED = '{{"name": "w", "arguments": {"city": "Oslo"}}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "num_calls"),
+    [
+        (DOUBLED, "", 1),
+        (f"```json\n{DOUBLED}\n```", "", 1),
+        (f"<tool_call>\n{DOUBLED}\n</tool_call>", "", 1),
+        (f"<tool_call>{DOUBLED}</tool_call>\n<tool_call>{DOUBLED}</tool_call>", "", 2),
+        (f"[{DOUBLED}, {DOUBLED}]", "", 2),
+        (f"{DOUBLED}\n{DOUBLED}", "", 2),
+        (f"I call.\n{DOUBLED}", "I call.\n", 1),
+    ],
+)
+def test_doubled_braces(text: str, content: str, num_calls: int) -> None:
+    assert_calls(HERMES, text, content, *[CITY] * num_calls)
+
+
+@pytest.mark.parametrize("text", [f"Write {DOUBLED} to call it.", '{{"name": "x", "arguments": {}}}', '{{"a": 1}}'])
+def test_doubled_braces_of_what_is_no_call_stay(text: str) -> None:
+    assert read(HERMES, [text]) == (text, [], False) == read(HERMES, list(text))
+
+
 SAID = '<|"|>'
 
 
@@ -304,6 +332,27 @@ def test_headers_of_harmony_without_a_message_are_not_shown() -> None:
 )  # fmt: skip
 def test_words_behind_a_marker_are_text(text: str) -> None:
     assert read(HERMES, [text]) == (text, [], False) == read(HERMES, list(text))
+
+
+@pytest.mark.parametrize("behind", ["<function=x>y</function>", "<function=x> is none", "<function="])
+def test_text_behind_a_call_that_begins_as_another_one_stays(behind: str) -> None:
+    text = f"<function=w><parameter=city>Oslo</parameter></function>{behind}"
+    whole = read(HERMES, [text])
+    assert whole == (behind, [("w", '{"city": "Oslo"}')], True) == read(HERMES, list(text))
+
+
+@pytest.mark.parametrize("behind", ["<tool_call", "<arg", "<b>", "and"])
+def test_text_that_ends_a_call_before_its_end_stays(behind: str) -> None:
+    text = f"<tool_call>w<arg_key>city</arg_key><arg_value>Oslo</arg_value>{behind} are words"
+    whole = read(GLM, [text])
+    assert whole == (f"{behind} are words", [("w", '{"city": "Oslo"')], False) == read(GLM, list(text))
+
+
+@pytest.mark.parametrize("before", ["w(city='", '<w city="', "<w><city>Oslo", "Action: w\n", '{"name": "w"'])
+def test_text_that_has_begun_as_a_call_before_one_stays(before: str) -> None:
+    text = f"{before}<tool_call>{OSLO}</tool_call>"
+    whole = read(HERMES, [text])
+    assert whole == (before, [("w", '{"city": "Oslo"}')], True) == read(HERMES, list(text))
 
 
 def test_a_call_whose_tag_never_comes_is_cut() -> None:

@@ -14,7 +14,7 @@ from server.output_parsers.output_parser import OutputFormat
 from server.output_parsers.reasoning_parser import REASONING_SYNTAXES
 from server.output_parsers.tool_call_syntaxes import TOOL_CALL_SYNTAXES
 from tests.fakes.text_model import FakeTokenizer
-from tests.server.output_parsers.test_json_calls import CUT, TEXTS, WHOLE
+from tests.server.output_parsers.test_call_finder import CUT, TEXTS, WHOLE
 from tests.server.output_parsers.test_tool_parser import CASES, SCHEMAS
 
 NUM_TEXTS, NUM_SPLITS = (200, 50) if os.environ.get("EAGRE_FULL") else (60, 8)

@@ -31,7 +31,9 @@ from server.output_parsers.families.json_formats import (
 )
 from server.output_parsers.families.kimi import KIMI
 from server.output_parsers.families.lfm2 import LFM2
+from server.output_parsers.families.minimax_m3 import MINIMAX_M3
 from server.output_parsers.families.pythonic_calls import PYTHONIC
+from server.output_parsers.families.step3 import STEP3
 from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX, SEED_OSS
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.reading.parser_events import (
@@ -79,7 +81,21 @@ XML = (
 )
 OF_XML = '{"city": "\\nif a < b:\\n  </param>5", "days": [1, 2], "n": null, "other": "7"}'
 
+M3 = "]<]minimax[>["
+OF_M3 = f"{M3}<city>a < b{M3}</city>\n{M3}<days>{M3}<item>x{M3}</item>{M3}<item>{M3}<k>y{M3}</k>{M3}</item>{M3}</days>"
+STEP_CALL, STEP_END = "<\uff5ctool_call_begin\uff5c>function<\uff5ctool_sep\uff5c>", "<\uff5ctool_call_end\uff5c>"
+OF_STEP = '<steptml:parameter name="city">Oslo</steptml:parameter>\n<steptml:parameter name="n">5</steptml:parameter>'
+
+STEPS_END = "<\uff5ctool_calls_end\uff5c>"
+
 CASES: list[tuple[ToolCallSyntax, str, list[ToolEvent]]] = [
+    (MINIMAX_M3, f'Hm.{M3}<tool_call>\n{M3}<invoke name="w">\n{OF_M3}\n{M3}<n>5{M3}</n>{M3}</invoke>\n{M3}</tool_call>',
+     [ContentDelta("Hm."), *call("w", '{"city": "a < b", "days": ["x", {"k": "y"}], "n": 5}')]),
+    (MINIMAX_M3, f'{M3}<invoke name="v">{M3}</invoke>{M3}<invoke name="w"><city>Oslo</city></invoke></tool_call>',
+     [*call("v", "{}"), *call("w", '{"city": "Oslo"}')]),
+    (STEP3, f'Hm.<\uff5ctool_calls_begin\uff5c>\n{STEP_CALL}<steptml:invoke name="w">\n{OF_STEP}</steptml:invoke>'
+     f'{STEP_END}\n{STEP_CALL}<steptml:invoke name="v"></steptml:invoke>{STEP_END}\n{STEPS_END}',
+     [ContentDelta("Hm."), *call("w", '{"city": "Oslo", "n": 5}'), *call("v", "{}")]),
     (HERMES, f'<tool_call>\n{{"name": "w", "arguments": {ONE}}}\n</tool_call>', call("w", ONE)),
     (
         HERMES,

@@ -71,3 +71,29 @@ def test_names_of_tools_are_those_of_mcp_servers() -> None:
     assert name in ForcedCalls([FunctionDefinition(name=name)], 1).to_grammar().source
     with pytest.raises(ValueError, match="pattern"):
         FunctionDefinition(name="two words")
+
+
+def test_words_of_large_schemas_are_no_part_of_the_grammar() -> None:
+    words = {"description": "w" * 500, "title": "w", "default": "w", "examples": ["w"]}
+    properties = {
+        "description": {"type": "string", **words},  # a name, and no words
+        "choice": {"enum": [{"description": "kept"}, "w"], **words},
+        "parts": {"type": "array", "items": {"$ref": "#/$defs/Part"}, **words},
+    }
+    part = {"anyOf": [{"type": "integer", **words}, {"const": {"title": "kept"}}]}
+    parameters = {"type": "object", "properties": properties, "required": ["description"], "$defs": {"Part": part}}
+    small, large = [ForcedCalls([FunctionDefinition(name=f"f{at}", parameters=parameters) for at in range(many)], 1)
+                    for many in (1, 40)]  # fmt: skip
+    assert "wwww" in small.to_grammar().source
+    grammar = orjson.loads(large.to_grammar().source)
+    assert len(grammar["$defs"]) == 40
+    assert grammar["$defs"]["tool7"] == {
+        "type": "object",
+        "properties": {
+            "description": {"type": "string"},
+            "choice": {"enum": [{"description": "kept"}, "w"]},
+            "parts": {"type": "array", "items": {"$ref": "#/$defs/tool7/$defs/Part"}},
+        },
+        "required": ["description"],
+        "$defs": {"Part": {"anyOf": [{"type": "integer"}, {"const": {"title": "kept"}}]}},
+    }

@@ -198,8 +198,8 @@ def test_a_name_of_many_messages_is_compared_once(monkeypatch: pytest.MonkeyPatc
     message = {"role": "user", "content": "a", "j": 1, "z" * 70: 1, "z" * 71: 1}
     body = {"messages": [message] * 100, "j": 1}
     assert ChatCompletionRequest.parse(body).ignored == ("j", "messages[].j", "messages[]." + "z" * 64)
-    num_fields = len(ChatCompletionRequest.model_fields) + 2 * len(Message.model_fields)
-    assert len(compared) == len(set(compared)) == num_fields
+    of_body, of_message = ChatCompletionRequest.model_fields.keys(), Message.model_fields.keys()
+    assert len(compared) == len(of_body) + 2 * len(of_message) == len(set(compared)) + len(of_body & of_message)
 
 
 def test_a_name_that_asked_for_nothing_first_is_looked_at_again() -> None:

@@ -371,6 +371,11 @@ HOSTILE = {
     "doubling alternatives": schema(
         {"allOf": [{"anyOf": [{"required": [f"a{i}"]}, {"required": [f"b{i}"]}]} for i in range(20)]}
     ),
+    "look-arounds": schema({"type": "string", "pattern": "^" + "(?!.*a)(?=.*b.*c)" * 40 + "x(?!y{900})z$"}),
+    "conditions": schema(
+        {"allOf": [{"if": {"required": [f"a{i}"]}, "then": {"required": [f"b{i}"]}} for i in range(20)]}
+    ),
+    "conditions of conditions": schema(json.loads('{"if":' * 60 + '{"const": 1}' + ',"then":{"const":2}}' * 60)),
     "deep nesting": schema(json.loads('{"items":' * 90 + "{}" + "}" * 90)),
     "very deep nesting": Grammar(GrammarKind.JSON_SCHEMA, '{"items":' * 900 + "{}" + "}" * 900),
 }

@@ -42,6 +42,8 @@ class LayerKind(NamedTuple):
 
     is_local: bool  # whether it has a window
     is_dense: bool  # whether it has no experts
+    limit: float = 0.0  # above 0, that of its experts' gates and ups
+    shared_limit: float = 0.0  # the same of the shared expert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class Laguna(RoutedDecoder):
             raise config.error("moe_apply_router_weight_on_input", "shares of inputs are not served")
         if config.number("moe_router_logit_softcapping"):
             raise config.error("moe_router_logit_softcapping", "scores of experts that are capped are not served")
-        full, local = _read_rotaries(config)
+        full, local = read_rotaries(config)
         usual = folder_config.read_decoder(config, tensor_names, "laguna", rotary=full)
         windows = folder_config.read_windows(config, [False] * usual.num_layers, default=512)
         dense = routed_config.read_kinds(config, usual.num_layers)
@@ -103,7 +105,7 @@ class Laguna(RoutedDecoder):
             config.with_values(values), usual, experts_key="num_experts", dense_layers=(0,) if dense is None else dense
         )
         return cls(
-            _of_laguna(
+            with_local_heads(
                 replace(made, shared_size=shared_size), windows, local, _read_heads(config, usual.num_heads, windows),
                 gates_features=_read_gates(config),
             ),
@@ -122,7 +124,7 @@ class Laguna(RoutedDecoder):
         windows = (0,) * num_layers
         if gguf_config.read_window(file):
             windows = _read_windows_of_gguf(file, num_layers)
-        of_kinds = _heads_of_kinds(heads, windows)
+        of_kinds = heads_of_kinds(heads, windows)
         if of_kinds is None:
             raise fields.error("attention.head_count", "layers of one kind must have the same number")
         sizes = gguf_config.read_sizes_of(
@@ -142,7 +144,9 @@ class Laguna(RoutedDecoder):
         made = routed_config.read_gguf(file, usual, normalises_shares=True)
         gates = file.tensor("blk.0.attn_gate.weight")
         gates_features = gates is not None and gates.shape[0] == heads[0] * head_dim
-        return cls(_of_laguna(made, windows, rotary.plain(dims[1], theta), of_kinds[1], gates_features=gates_features))
+        return cls(
+            with_local_heads(made, windows, rotary.plain(dims[1], theta), of_kinds[1], gates_features=gates_features)
+        )
 
     def leaves(self) -> tuple[Leaf, ...]:
         leaves = super().leaves()
@@ -225,12 +229,21 @@ class Laguna(RoutedDecoder):
         gates = products.norm_product(inputs, None, params[f"gates_{name}"], attends, layout)
         attended, kv = backends.attention(qkv, kv, layer, layout, constants)
         x = products.add_product(x, self._gated(attended, gates), params[f"output_{name}"], attends, layout)
-        feed_forward = self.dense_feed_forward if kind.is_dense else self.feed_forward
+        block = self.for_kind(kind)
+        feed_forward = block.dense_feed_forward if kind.is_dense else block.feed_forward
         return feed_forward(x, params, layer, layout, products, num_others=layer - mixes), kv
+
+    def for_kind(self, kind: LayerKind) -> Self:
+        """The model as it computes the feed-forward blocks of a kind of layer."""
+        return self
+
+    def opened(self, gates: jax.Array) -> jax.Array:
+        """What the outputs of attention are multiplied with, of the float32 outputs of the gates."""
+        return jax.nn.softplus(gates)
 
     def _gated(self, attended: jax.Array, gates: jax.Array) -> jax.Array:
         """What attention makes times its gates, of which each head, or each of its features, has one."""
-        opened = jax.nn.softplus(gates.astype(jnp.float32))
+        opened = self.opened(gates.astype(jnp.float32))
         if not self.config.gates_features:
             opened = jnp.repeat(opened, self.config.head_dim, axis=1)
         return (attended * opened).astype(attended.dtype)
@@ -242,7 +255,7 @@ def _published(name: str) -> str:
     )
 
 
-def _read_rotaries(config: JsonFile) -> tuple[Rotary, Rotary]:
+def read_rotaries(config: JsonFile) -> tuple[Rotary, Rotary]:
     """The rotary embeddings of layers without and with a window; raises ModelError."""
     head_dim, context = (folder_config.read_sizes(config)[key] for key in ("head_dim", "context_length"))
     tables, made = config.table("rope_parameters"), []
@@ -261,7 +274,7 @@ def _read_heads(config: JsonFile, num_heads: int, windows: Sequence[int]) -> int
         return num_heads
     if not isinstance(heads, list) or len(heads) != len(windows) or any(type(each) is not int for each in heads):
         raise config.error(key, f"it must list the heads of {len(windows)} layers")
-    of_kinds = _heads_of_kinds(heads, windows)
+    of_kinds = heads_of_kinds(heads, windows)
     if of_kinds is None or of_kinds[1] < 1:
         raise config.error(key, "layers of one kind must have the same number, at least 1")
     if not all(windows) and of_kinds[0] != num_heads:
@@ -269,7 +282,7 @@ def _read_heads(config: JsonFile, num_heads: int, windows: Sequence[int]) -> int
     return of_kinds[1]
 
 
-def _heads_of_kinds(heads: Sequence[int], windows: Sequence[int]) -> tuple[int, int] | None:
+def heads_of_kinds(heads: Sequence[int], windows: Sequence[int]) -> tuple[int, int] | None:
     """Heads of queries in layers without and with a window; None where layers of one kind differ."""
     full, local = (
         {each for each, window in zip(heads, windows, strict=True) if (window > 0) == is_local}
@@ -299,7 +312,7 @@ def _read_windows_of_gguf(file: GGUFTensors, num_layers: int) -> tuple[int, ...]
     return tuple(window if layer % period else 0 for layer in range(num_layers))
 
 
-def _of_laguna(
+def with_local_heads(
     made: ExpertsConfig, windows: Sequence[int], local: Rotary, num_local_heads: int, *, gates_features: bool
 ) -> LagunaConfig:
     """Raises ModelError if heads cannot share those of keys."""

@@ -22,6 +22,7 @@ from engine.models.architectures.llamas.openelm import OpenElm
 from engine.models.architectures.mixtures.glm4_moe import SolarOpen
 from engine.models.architectures.qwen2 import MiMo
 from engine.models.architectures.shared_experts.laguna import Laguna
+from engine.models.architectures.shared_experts.step35 import Step35
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
 
@@ -104,6 +105,21 @@ LAGUNA = {
     "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"] * 10,
     "mlp_layer_types": ["dense"] + ["sparse"] * 39, "max_position_embeddings": 131072, "model_type": "laguna",
 }  # fmt: skip
+STEP = {
+    "vocab_size": 128896, "hidden_size": 4096, "intermediate_size": 11264, "num_hidden_layers": 45,
+    "num_attention_heads": 64, "num_attention_groups": 8, "head_dim": 128, "max_seq_len": 262144,
+    "moe_num_experts": 288, "moe_top_k": 8, "moe_intermediate_size": 1280, "share_expert_dim": 1280,
+    "moe_router_scaling_factor": 3.0, "moe_layers_enum": ",".join(map(str, range(3, 45))), "sliding_window": 512,
+    "attention_other_setting": {"num_attention_heads": 96, "num_attention_groups": 8, "head_dim": 128},
+    "layer_types": (["full_attention"] + ["sliding_attention"] * 3) * 12,
+    "rope_theta": [5000000.0, 10000.0, 10000.0, 10000.0] * 12, "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0] * 12,
+    "rope_scaling": {
+        "rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0,
+        "original_max_position_embeddings": 131072,
+    },
+    "yarn_only_types": ["full_attention"], "num_nextn_predict_layers": 3, "model_type": "step3p5",
+    "swiglu_limits": [0.0] * 43 + [7.0, 7.0, 0.0, 0.0, 0.0], "swiglu_limits_shared": [0.0] * 44 + [16.0] + [0.0] * 3,
+}  # fmt: skip
 
 
 def opened(architecture: type[Model], values: dict[str, Any], *names: str) -> Any:
@@ -128,6 +144,7 @@ def opened(architecture: type[Model], values: dict[str, Any], *names: str) -> An
         (FalconMamba, FALCON_MAMBA, {"num_layers": 64}),
         (SolarOpen, SOLAR, {"shared_size": 1280, "dense_layers": ()}),
         (Plm, PLM, {"head_dim": 576, "num_kv_heads": 1, "has_output": False}),
+        (Step35, STEP, {"num_local_heads": 96, "num_heads": 64, "dense_layers": (0, 1, 2), "share_scale": 3.0}),
         (Laguna, LAGUNA, {"num_local_heads": 64, "dense_layers": (0,), "shared_size": 512, "share_scale": 2.5}),
     ],
 )
@@ -143,6 +160,9 @@ def test_rotations_of_published_models() -> None:
     full, local = opened(Laguna, LAGUNA).config.rotary
     assert (full.rotary_dim, local.rotary_dim) == (64, 128)
     assert opened(GptJ, GPTJ).config.rotary[0].rotary_dim == 64
+    full, local = opened(Step35, STEP).config.rotary
+    assert (full.rotary_dim, local.rotary_dim) == (64, 128)
+    assert full.frequencies[-1] == pytest.approx(5e6 ** (-62 / 64) / 2, rel=1e-6)
     assert opened(FalconMamba, FALCON_MAMBA).config.mamba.value_size == 8192
 
 
@@ -174,6 +194,13 @@ def test_blocks_of_openelm_grow_in_steps_of_a_divisor() -> None:
         (OpenElm, {**OPENELM, "ffn_multipliers": [1e300] * 16}, "ffn_multipliers is .*, and at most 1024"),
         (OpenElm, {**OPENELM, "ffn_with_glu": False}, "ffn_with_glu is false"),
         (Plm, {**PLM, "hidden_act": "silu"}, 'hidden_act is "silu"; of this architecture it must be "relu2"'),
+        (Step35, {**STEP, "swiglu_limits": [-1.0] * 45}, "swiglu_limits is .*; each must be null or a number"),
+        (Step35, {**STEP, "swiglu_limits": [7.0]}, "swiglu_limits is .*; it must be a list for 45 layers"),
+        (Step35, {**STEP, "swiglu_limits_shared": [1.0] * 45}, "limits .* in layers without experts are not served"),
+        (Step35, {**STEP, "moe_layers_enum": "3,x"}, "moe_layers_enum is .*; it must list layers"),
+        (Step35, {**STEP, "moe_layers_enum": ""}, "moe_layers_enum is .*; it must list layers"),
+        (Step35, {**STEP, "rope_theta": [1e4, 1e4, 1e5] * 15}, "must rotate alike"),
+        (Step35, {**STEP, "use_head_wise_attn_gate": False}, "use_head_wise_attn_gate is false"),
         (Laguna, {**LAGUNA, "gating": False}, 'gating is false; it must be true, "per-head" or "per-element"'),
         (Laguna, {**LAGUNA, "moe_router_logit_softcapping": 30.0}, "moe_router_logit_softcapping is 30"),
         (Laguna, {**LAGUNA, "num_attention_heads_per_layer": [48] * 39 + [64]}, "layers of one kind must have the"),

@@ -455,6 +455,13 @@ def add_mamba(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_ssm_inner_size(config["intermediate_size"])
 
 
+def add_step35(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Factors of the rotation in layers that see all, with ones behind them; the last layer looks ahead."""
+    mixture_twins.add_step35(writer, config)
+    factors = llama3_factors({**config["stretching"], **config["rope_parameters"]}, config["head_dim"] // 2)
+    writer.add_tensor("rope_freqs.weight", np.concatenate([factors, np.ones_like(factors)]))
+
+
 def add_falcon_mamba(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_mamba(writer, config)
     writer.add_ssm_dt_b_c_rms(True)
@@ -558,6 +565,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "PLMForCausalLM": (MODEL_ARCH.PLM, as_stored, mixture_twins.add_plm),
     "OpenELMForCausalLM": (MODEL_ARCH.OPENELM, as_stored, gpt_twins.add_openelm),
     "LagunaForCausalLM": (MODEL_ARCH.STEP35, as_stored, mixture_twins.add_laguna),
+    "Step3p5ForCausalLM": (MODEL_ARCH.STEP35, norms_with_one, add_step35),
     "Plamo2ForCausalLM": (MODEL_ARCH.PLAMO2, as_stored, plamo_twins.add_plamo2),
     "Plamo3ForCausalLM": (MODEL_ARCH.PLAMO3, as_stored, plamo_twins.add_plamo3),
     "MiniCPM3ForCausalLM": (MODEL_ARCH.MINICPM3, as_stored, add_minicpm3),
@@ -719,6 +727,9 @@ def write_gguf(
     name = config["architectures"][0]
     architecture, transform, extra = TWINS[name]
     config = config.get("text_config", config)
+    if name == "Step3p5ForCausalLM":
+        config = mixture_twins.with_usual_names_of_step(config)
+        tensors = {f"{name}.bias" if name.endswith("router_bias") else name: each for name, each in tensors.items()}
     config = plamo_twins.with_usual_names(gemma_twins.with_full_heads(mixture_twins.with_usual_names(config)))
     if "moe" in config.get("layers_block_type", ()):
         architecture = MODEL_ARCH.NEMOTRON_H_MOE
@@ -729,7 +740,7 @@ def write_gguf(
         tensors = mixture_twins.with_delta_attention(tensors)
     if name in mixture_twins.LATENT:
         tensors = mixture_twins.with_latent_heads(tensors, config)
-    num_ahead = name in ("Glm4MoeForCausalLM", "MiMoV2FlashForCausalLM")
+    num_ahead = name in ("Glm4MoeForCausalLM", "MiMoV2FlashForCausalLM", "Step3p5ForCausalLM")
     stated = STATED.get(name) or MODEL_ARCH_NAMES[architecture]
     writer = GGUFWriter(path, stated)
     if "layers_block_type" in config:

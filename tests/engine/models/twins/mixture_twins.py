@@ -117,6 +117,34 @@ def add_laguna(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_sliding_window_pattern(is_local)
 
 
+def with_usual_names_of_step(config: Mapping[str, Any]) -> dict[str, Any]:
+    base = {"rope_type": "default", "rope_theta": config["rope_theta"][0]}
+    return {
+        **{key: config[key] for key in config if key not in ("rope_theta", "rope_scaling")},
+        "num_key_value_heads": config["num_attention_groups"], "num_experts": config["moe_num_experts"],
+        "num_experts_per_tok": config["moe_top_k"], "rope_parameters": base, "stretching": config["rope_scaling"],
+        "local_theta": config["rope_theta"][1],
+    }  # fmt: skip
+
+
+def add_step35(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_routing(writer, {**config, "norm_topk_prob": config["norm_expert_weight"]})
+    writer.add_expert_weights_scale(config["moe_router_scaling_factor"])
+    is_local = [kind == "sliding_attention" for kind in config["layer_types"]]
+    own, others = config["num_attention_heads"], config["attention_other_setting"]["num_attention_heads"]
+    writer.add_head_count([others if local else own for local in is_local])
+    writer.add_head_count_kv([config["num_key_value_heads"]] * len(is_local))
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(is_local)
+    writer.add_rope_freq_base_swa(config["local_theta"])
+    writer.add_leading_dense_block_count(int(config["moe_layers_enum"][0]))
+    writer.add_nextn_predict_layers(1)
+    writer.add_array("step35.swiglu_clamp_exp", config["swiglu_limits"])
+    writer.add_array("step35.swiglu_clamp_shexp", config["swiglu_limits_shared"])
+    size = config["hidden_size"]
+    writer.add_tensor(f"blk.{config['num_hidden_layers']}.nextn.eh_proj.weight", np.zeros((size, 2 * size), np.float32))
+
+
 def with_usual_tensors_of_laguna(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {
         name.replace("mlp.experts.e_score", "mlp.gate.e_score").replace("shared_expert.", "shared_experts."): values

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer
+from tests.server.support.socket_client import open_socket, read_to_end, send
 from tests.server.support.sse_reader import chunks_of, read_all
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -115,3 +118,83 @@ async def test_parts_of_messages_as_other_apis_have_them(start_server: StartServ
     assert (status, len(answer["choices"][0]["logprobs"]["content"])) == (200, 1)
     _, answer = await server.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 1, "logprobs": 0})
     assert answer["choices"][0]["logprobs"] is None
+
+
+BEGUN = [*HELLO, {"role": "assistant", "content": "An apple"}]
+
+
+async def test_an_answer_may_begin_with_the_message_that_it_goes_on_with(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=lambda *_: list(b" a day")))
+    body = {"messages": BEGUN, "echo": True, "continue_final_message": True, "add_generation_prompt": False, "n": 2}
+    _, answer = await server.post("/v1/chat/completions", body)
+    assert [choice["message"]["content"] for choice in answer["choices"]] == ["An apple a day"] * 2
+    chunks = chunks_of(await server.stream_bytes("/v1/chat/completions", body))
+    for index in (0, 1):
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"][0]["index"] == index]
+        assert deltas[0] == {"role": "assistant", "content": "An apple"}
+        assert "".join(delta.get("content", "") for delta in deltas) == "An apple a day"
+    async with open_socket(server) as socket:
+        await send(socket, type="generate", id="x", **body)
+        _, *told, _ = await read_to_end(socket, "x")
+    assert "".join(delta["text"] for delta in told if delta["index"] == 1) == "An apple a day"
+    server.engine.submitted.clear()
+    _, answer = await server.post("/v1/chat/completions", {**body, "messages": HELLO, "n": 1})
+    assert answer["choices"][0]["message"]["content"] == "hello a day"  # it goes on with the user's message
+    _, answer = await server.post("/v1/chat/completions", {"messages": HELLO, "echo": True})
+    assert answer["choices"][0]["message"]["content"] == " a day"
+
+
+async def test_an_echo_stands_before_calls_and_takes_no_tokens(start_server: StartServer) -> None:
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    server = await start_server(FakeEngineClient(respond=lambda *_: list(call.encode())))
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    body = {"messages": BEGUN, "echo": True, "tools": tools, "return_token_ids": True, "logprobs": True}
+    _, answer = await server.post("/v1/chat/completions", body)
+    (choice,) = answer["choices"]
+    assert (choice["message"]["content"], len(choice["message"]["tool_calls"])) == ("An apple", 1)
+    first, *chunks = chunks_of(await server.stream_bytes("/v1/chat/completions", body))
+    assert first["choices"][0]["delta"]["content"] == "An apple"
+    assert (first["choices"][0]["token_ids"], first["choices"][0]["logprobs"]) == ([], None)
+    assert first["prompt_token_ids"] == answer["prompt_token_ids"]
+    assert [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]] == choice["token_ids"]
+
+
+async def test_logprobs_of_the_prompt_are_told_where_the_first_tokens_have_several_parts(
+    start_server: StartServer,
+) -> None:
+    server = await start_server(FakeEngineClient(respond=lambda *_: list(b" a day")))
+    body = {"messages": BEGUN, "echo": True, "logprobs": True, "prompt_logprobs": 0}
+    told = [
+        chunk.get("prompt_logprobs") for chunk in chunks_of(await server.stream_bytes("/v1/chat/completions", body))
+    ]
+    _, whole = await server.post("/v1/chat/completions", body)
+    assert whole["prompt_logprobs"]
+    assert [each for each in told if each is not None] == [whole["prompt_logprobs"]]
+
+
+FILE = {"filename": "a.txt", "file_data": "data:text/plain;base64,VElERQ=="}
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (["A", "B"], "A\nB"),
+        ([{"text": "A"}], "A"),
+        ({"type": "text", "text": "A"}, "A"),
+        ([{"type": "text", "text": {"value": "A", "annotations": []}}], "A"),
+        ([{"type": "file", "file": FILE}, "B"], "a.txt:\nTIDE\nB"),
+    ],
+)
+async def test_texts_of_messages_in_other_forms(server: RunningServer, content: object, text: str) -> None:
+    status, answer = await server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}]})
+    assert status == 200, answer
+    assert bytes(server.engine.submitted[-1].prompt_token_ids).decode() == f"user:{text}\nassistant:"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"type": "file", "file": {"file_id": "f"}}, {"type": "file", "file": {"file_data": "JVBERi0="}}, {"a": 1}, 5],
+)
+async def test_parts_that_are_no_text_are_named(server: RunningServer, part: object) -> None:
+    status, answer = await server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]})
+    assert (status, answer["error"]["param"]) == (400, "messages[0].content")

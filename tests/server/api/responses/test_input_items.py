@@ -37,7 +37,7 @@ def test_items_come_back_as_libraries_keep_them() -> None:
         ([5], "input[0]"),
         ([USER, {"type": ["computer_call"]}], "input[1].type"),
         ([{"role": "user", "content": [{"type": "picture", "image_url": "x"}]}], "input[0].content"),
-        ([{"role": "nobody", "content": "a"}], "input[0].role"),
+        ([{"role": "no body", "content": "a"}], "input[0].role"),
         ([{"type": "function_call", "call_id": "", "name": "f", "arguments": "{}"}], "input[0].call_id"),
         ([USER] * (MAX_ITEMS + 1), "input"),
     ],

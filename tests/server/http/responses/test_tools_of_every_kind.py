@@ -146,7 +146,7 @@ async def test_choices_of_one_and_of_some(start_saying, choice: Any, told: Any) 
         ({"type": "shell"}, '"shell"'),
         ({"type": "function", "name": "f", "namespace": "other"}, '"f"'),
         ({"type": "custom"}, "needs a name"),
-        ({"name": "f"}, "must be"),
+        ({"names": "f"}, "must be"),
     ],
 )
 async def test_a_choice_of_no_tool_is_named(server: RunningServer, choice: Any, words: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from itertools import product
 from typing import Any
 
@@ -15,6 +16,7 @@ from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.structured_output.compiled_grammar import CompiledGrammar
 from server.structured_output.grammar_limits import InvalidGrammar
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
+from server.structured_output.schemas.keyword_rewriting import with_known_keywords
 from server.structured_output.schemas.pattern_writer import negated_patterns, without_look_around
 from server.structured_output.schemas.regular_expression import UnknownPattern
 from tests.fakes.grammar_walk import MergedBytes, allowed_tokens, random_text
@@ -311,6 +313,22 @@ REFUSED = [
 def test_what_cannot_be_said_is_refused(schema: Any, words: str) -> None:
     with pytest.raises(InvalidGrammar, match=words):
         compiled(schema)
+
+
+def test_references_that_stand_for_very_many_schemas_are_compared_for_a_while_only() -> None:
+    schema = {
+        "$defs": {
+            **{
+                f"{kind}{at}": {"anyOf": [{"$ref": f"#/$defs/{kind}{at + 1}"}] * 3} for kind in "de" for at in range(30)
+            },
+            "d30": {"type": "integer"},
+            "e30": {"type": "string"},
+        },
+        "oneOf": [{"$ref": "#/$defs/d0"}, {"$ref": "#/$defs/e0"}],
+    }
+    before = time.process_time()
+    with_known_keywords(schema)
+    assert time.process_time() - before < 1.5
 
 
 USER = {

@@ -56,7 +56,10 @@ ffi::Error experts(F32 addend, F32 x, S32 rows, S32 layer, S32 picks, F32 shares
                    Tiles down_tiles, int64_t num_inputs, int64_t num_inner, int64_t num_experts, int64_t activation,
                    bool is_gated, float scale, float softcap) {
   const auto x_shape = x.dimensions(), y_shape = y->dimensions(), picks_shape = picks.dimensions();
-  if (activation < 0 || activation > static_cast<int64_t>(Finish::kClamped)) return invalid("unknown activation");
+  const bool is_limited = activation == static_cast<int64_t>(Finish::kLimited);
+  if (activation < 0 || (activation > static_cast<int64_t>(Finish::kClamped) && !is_limited)) {
+    return invalid("unknown activation");
+  }
   if (num_experts < 1) return invalid("there are no experts");
   if (x_shape.size() != 2 || x_shape[1] != num_inputs) return invalid("x has another shape");
   if (y_shape.size() != 2 || y_shape[0] != x_shape[0] || y_shape[1] != x_shape[1] ||

@@ -8,8 +8,8 @@
 
 namespace eagre {
 
-// The values of the first seven are those of Activation in engine/backends/base/operands.py, and the eighth is that of a
-// gated product with a Clamp.
+// The values of the first seven are those of Activation in engine/backends/base/operands.py, and the eighth and the last
+// are those of gated products with a Clamp.
 enum class Finish : int64_t {
   kNone = 0,
   kSilu = 1,
@@ -21,6 +21,7 @@ enum class Finish : int64_t {
   kClamped = 7,  // z * logistic(scale * z) of z = min(x, softcap), whose partner is clamped to +-softcap, plus 1
   kScaled = 8,   // scale * x
   kCapped = 9,   // softcap * tanh(scale * x / softcap)
+  kLimited = 10,  // the smaller of silu(x) and softcap, whose partner is clamped to +-softcap: another Clamp
 };
 
 // x * logistic(z) for an x of z's sign and e = e^(-|z|), which is never larger than 1 and so cannot overflow.
@@ -68,6 +69,7 @@ inline Floats finish(Floats x, float scale, float softcap) {
     const Floats z = min(broadcast(softcap), x);  // of a NaN, min gives its second operand
     return times_logistic(z, exp2(mul(abs(mul(z, broadcast(scale))), broadcast(-kLog2E))));
   }
+  if constexpr (F == Finish::kLimited) return min(broadcast(softcap), silu(x));
   if constexpr (F == Finish::kScaled) return mul(x, broadcast(scale));
   if constexpr (F == Finish::kCapped) {
     const Floats cap = broadcast(softcap);
@@ -82,6 +84,7 @@ inline Floats finish_partner(Floats x, float softcap) {
   if constexpr (F == Finish::kClamped) {
     return add(max(broadcast(-softcap), min(broadcast(softcap), x)), broadcast(1.0f));
   }
+  if constexpr (F == Finish::kLimited) return max(broadcast(-softcap), min(broadcast(softcap), x));
   return x;
 }
 

@@ -1,7 +1,7 @@
-"""Finds calls that a model writes as plain JSON in the place of its own syntax: bare, in a fence, or in tags.
+"""Finds calls that a model writes otherwise than in its own syntax: in JSON, Python, ReAct or tags, in any wrapper.
 
-Such a call is an object with the name of a tool that is offered and an object of arguments. It counts at the beginning
-or at the end of an answer; JSON in the middle of prose stays text.
+Such a call has the name of a tool that is offered and named arguments. It counts at the beginning or at the end of an
+answer; what stands in the middle of prose stays text.
 """
 
 from __future__ import annotations
@@ -10,29 +10,24 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server.output_parsers.families.tagged_calls import MINIMAX_TAGS, QWEN, tagged_calls
 from server.output_parsers.reading.parser_events import ContentDelta, ToolEvent, merged
-from server.output_parsers.reading.tool_call_reader import (
-    ARGUMENT_KEYS,
-    NAME_KEYS,
-    CharCoroutine,
-    NotAToolCall,
-    ToolCallReader,
+from server.output_parsers.reading.tool_call_reader import NAMESPACES, NotAToolCall, ToolCallReader
+from server.output_parsers.tool_parser import PIECE
+from server.output_parsers.wrapped_calls import ACTION, OBSERVATION, wrapped_call
+
+_TRIGGER = r"[{\[<`]"
+_FENCE = re.compile(r"(?:```|~~~)(?P<language>[A-Za-z0-9_+-]{0,16})\s{0,64}")
+_FENCE_END = re.compile("```|~~~")
+_CLOSER = re.compile(r"</[A-Za-z0-9_|-]{1,40}>|<\|[A-Za-z0-9_]{1,40}\|>|\[(?:/|END_)[A-Z_]{1,40}\]")
+_PART_OF_CLOSER = re.compile(
+    r"<(?:/[A-Za-z0-9_|-]{0,40}|\|[A-Za-z0-9_]{0,40}\|?)?|\[(?:/[A-Z_]{0,40}|E|EN|END|END_[A-Z_]{0,40})"
 )
-
-MAX_TAG_CHARS = 40
-_SPACE = " \t\r\n"
-_OTHER_KEYS = ("id", "type", "call_id", "index")  # beside a name and arguments; an object with others is something else
-_TRIGGER = re.compile(r"[{\[<`]")
-_TAG_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-|")
-_FENCE = re.compile(r"```[A-Za-z0-9_+-]{0,16}\s*")
-_FENCE_END = re.compile("```")
-_CLOSER = re.compile(r"</[A-Za-z0-9_|-]{1,40}>|<\|[A-Za-z0-9_]{1,40}\|>")
-_PART_OF_CLOSER = re.compile(r"<(?:/[A-Za-z0-9_|-]{0,40}|\|[A-Za-z0-9_]{0,40}\|?)?")
+_WRAPPER = re.compile(r"(?:(?:```|~~~)[A-Za-z0-9_+-]*\s*)?(?:<[A-Za-z0-9_|-]*>?\s*)*\[?\s*|`{1,2}|~{1,2}")
+_MAX_SPACE = 64  # behind a word that may stand behind a call
 
 
-class JsonCallFinder:
-    """Splits calls in plain JSON from the text of one answer: text goes in, in pieces of any size, events come out.
+class CallFinder:
+    """Splits such calls from the text of one answer: text goes in, in pieces of any size, events come out.
 
     At the beginning of an answer, calls are emitted as they come. Behind text, they are held back until the answer
     ends with them, or goes on and so shows that they are text.
@@ -43,12 +38,19 @@ class JsonCallFinder:
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._schemas = schemas
+        # What a call may begin with at the beginning of a line.
+        self._heads = (ACTION, "~~~", *(f"{space}{name}(" for name in schemas for space in ("", *NAMESPACES)))
+        heads = "|".join(map(re.escape, self._heads))
+        self._head = re.compile(rf"[ \t]*(?={heads})")
+        self._begin_of_call = re.compile(rf"(?={_TRIGGER})|(?<=\n)[ \t]*(?={heads})")
+        self._first_chars = frozenset(head[0] for head in self._heads)
+        self._is_line_start = True
         self._call: ToolCallReader | None = None
         self._raw: list[str] = []  # of the call that is being read, until it is certain
         self._held = ""  # text that may yet belong to the beginning or the end of a call
         self._has_brace = False  # an object may be open around a call
         self._has_text = False  # something other than white space and calls has come
-        self._space = ""  # white space at the beginning, which belongs to the text if there is one
+        self._space: list[str] = []  # white space at the beginning, which belongs to the text if there is one
         self._follows_call = False
         # Behind text: the events of the calls that the answer may end with, and their text.
         self._waiting: list[ToolEvent] = []
@@ -58,8 +60,10 @@ class JsonCallFinder:
     def feed(self, text: str) -> Sequence[ToolEvent]:
         """The events that have become certain with `text`."""
         events: list[ToolEvent] = []
-        while text:
-            text = self._outside(text, events, is_last=False) if self._call is None else self._inside(text, events)
+        for start in range(0, len(text), PIECE):
+            rest = text[start : start + PIECE]
+            while rest:
+                rest = self._outside(rest, events, is_last=False) if self._call is None else self._inside(rest, events)
         return merged(events)
 
     def flush(self) -> Sequence[ToolEvent]:
@@ -69,23 +73,24 @@ class JsonCallFinder:
         while text:
             text = self._outside(text, events, is_last=True) if self._call is None else self._inside(text, events)
         call, self._call = self._call, None
+        last = () if call is None else call.flush()
         if call is not None and call.has_started:
-            (self._waiting if self._has_text else events).extend(call.flush())
+            (self._waiting if self._has_text else events).extend(last)
             self.has_cut_call = self.has_cut_call or call.has_open_call
         elif call is not None:
             self._release("".join(self._raw), events)
         events += self._waiting
         self._waiting, self._waiting_text = [], []
         if self._space and not self._follows_call:
-            events.append(ContentDelta(self._space))
-        self._space = ""
+            events.append(ContentDelta("".join(self._space)))
+        self._space = []
         return merged(events)
 
     def interrupt(self) -> Sequence[ToolEvent]:
         """`flush` where a call in the model's own syntax comes, behind which the answer may go on."""
-        if self._call is not None and not self._call.has_started and "{" not in "".join(self._raw):
+        if self._call is not None and not self._call.has_started and _WRAPPER.fullmatch("".join(self._raw)):
             self._call = None  # a wrapper around the other call
-        self._space = ""
+        self._space = []
         events = self.flush()
         self._follows_call, self._has_text = True, False
         return events
@@ -97,12 +102,27 @@ class JsonCallFinder:
         text, self._held = self._held + text, ""
         if self._follows_call:
             return self._behind_call(text, events, is_last=is_last)
-        found = _TRIGGER.search(text)
-        if found is None:
-            self._emit(text, events)
-            return ""
-        self._emit(text[: found.start()], events)
-        return self._begin(text[found.start() :])
+        found = self._head.match(text) if self._is_line_start else None
+        found = found or self._begin_of_call.search(text)
+        if found is not None:
+            self._emit(text[: found.end()], events)
+            return self._begin(text[found.end() :])
+        certain = len(text) if is_last else self._begin_of_head(text)
+        self._held = text[certain:]
+        self._emit(text[:certain], events)
+        return ""
+
+    def _begin_of_head(self, text: str) -> int:
+        """Where the last line may become the beginning of a call; the length of `text` where it cannot."""
+        line = text.rfind("\n") + 1
+        if line or self._is_line_start:
+            last = text[line:].lstrip(" \t")
+            if self._may_begin(last):
+                return len(text) - len(last)
+        return len(text)
+
+    def _may_begin(self, text: str) -> bool:
+        return text[:1] in self._first_chars and any(head.startswith(text) for head in self._heads)
 
     def _behind_call(self, text: str, events: list[ToolEvent], *, is_last: bool) -> str:
         """Leaves out what closes a call or separates it from the next one."""
@@ -114,29 +134,45 @@ class JsonCallFinder:
             self._keep(text[: len(text) - len(rest) + 1])
             return rest[1:]
         closer, fence = _CLOSER.match(rest), _FENCE.match(rest)
-        if closer is None and (
-            rest in ("`", "``") or _PART_OF_CLOSER.fullmatch(rest) or (fence is not None and fence.end() == len(rest))
-        ):  # it may close the call, or open the next one
+        is_open = closer is None and (
+            rest in ("`", "``", "~", "~~", "[")
+            or _PART_OF_CLOSER.fullmatch(rest) is not None
+            or (fence is not None and fence.end() == len(rest))
+        )  # it may close the call, or open the next one
+        if is_open and not (is_last and rest == "["):
             if is_last:
                 self._keep(text)
             else:
                 self._held = text
             return ""
-        if fence is not None and rest[fence.end()] not in "{[<":
+        is_head = self._head.match(rest) is not None
+        inner = "" if fence is None or fence["language"] else rest[fence.end() :]
+        if inner.startswith("~"):
+            inner = ""
+        is_inner = self._head.match(inner) is not None
+        may_become = (self._may_begin(rest) or _may_observe(rest)) and not is_head
+        if not is_last and (may_become or (self._may_begin(inner) and not is_inner)):
+            self._held = text
+            return ""
+        if rest.rstrip() == OBSERVATION and len(rest) <= _MAX_SPACE:  # the model stops where the result would stand
+            self._keep(text)
+            return ""
+        opens_fence = fence is not None and (fence["language"] or inner[:1] in ("{", "[", "<") or is_inner)
+        if fence is not None and not opens_fence:
             closer = _FENCE_END.match(rest)
         if closer is not None:
             self._keep(text[: len(text) - len(rest) + closer.end()])
             return rest[closer.end() :]
-        if rest[0] in "{[<`":
+        if rest[0] in "{[<`" or is_head:
             self._keep(text[: len(text) - len(rest)])
             return self._begin(rest)
-        self._follows_call = False
+        self._follows_call = self._is_line_start = False
         if self._waiting:
             self._release(text[: len(text) - len(rest)], events)
         return rest
 
     def _begin(self, text: str) -> str:
-        self._call = ToolCallReader(_wrapped_call, text[0], self._schemas, only_known=True)
+        self._call = ToolCallReader(wrapped_call, text[0], self._schemas, only_known=True)
         self._raw = [text[0]]
         return text[1:]
 
@@ -166,7 +202,7 @@ class JsonCallFinder:
             if self._has_text:
                 self._waiting += found
             elif found:
-                self._space = ""
+                self._space = []
                 events += found
             if self._has_text or not call.has_started:
                 self._raw.append(char)
@@ -187,6 +223,7 @@ class JsonCallFinder:
             self.has_cut_call = self.has_cut_call or call.has_open_call
             self._follows_call = False
             self._has_text = True
+            self._is_line_start = rest[:1] == "\n"
             events.append(ContentDelta(rest[:1]))
             return rest[1:]
         raw = "".join(self._raw)
@@ -207,91 +244,17 @@ class JsonCallFinder:
     def _emit(self, text: str, events: list[ToolEvent]) -> None:
         if not text:
             return
-        text, self._space = self._space + text, ""
+        line = text.rpartition("\n")
+        self._is_line_start = bool(line[1] or self._is_line_start) and not line[2].strip(" \t")
         if not self._has_text and text.isspace():
-            self._space = text
+            self._space.append(text)
             return
+        text, self._space = "".join((*self._space, text)), []
         self._has_text = True
         self._has_brace = self._has_brace or "{" in text
         events.append(ContentDelta(text))
 
 
-def _wrapped_call(text: ToolCallReader) -> CharCoroutine:
-    """A call whose first character has come already: an object, bare, in an array, a fence or tags; or tags alone."""
-    char = text.begin
-    if char == "`":
-        yield from text.literal("``")
-        char = yield
-        num_chars = 0
-        while char in _TAG_CHARS or char == "+":
-            num_chars += 1
-            if num_chars > MAX_TAG_CHARS:
-                raise NotAToolCall
-            char = yield
-        if char in _SPACE:
-            char = yield from text.skip_space()
-    while char == "<":
-        tag = ""
-        while (char := (yield)) in _TAG_CHARS:
-            tag += char
-            if len(tag) > MAX_TAG_CHARS:
-                raise NotAToolCall
-        if f"<{tag}{char}" == QWEN.call:
-            return (yield from tagged_calls(text, QWEN))
-        if f"<{tag}{char}" == "<invoke ":
-            yield from text.literal(MINIMAX_TAGS.call.removeprefix("<invoke "))
-            return (yield from tagged_calls(text, MINIMAX_TAGS))
-        if char != ">" or not tag:
-            raise NotAToolCall
-        char = yield from text.skip_space()
-    if char == "[":
-        char = yield from text.skip_space()
-    return (yield from _call_object(text, char))
-
-
-def _call_object(text: ToolCallReader, char: str) -> CharCoroutine:
-    """The object of a call, from its brace, which is `char`. The call starts when its arguments are seen to be one."""
-    if char != "{":
-        raise NotAToolCall
-    name = early = ""
-    char = yield from text.skip_space()
-    while char != "}":
-        key = yield from text.string(char)
-        yield from text.literal(":", (yield from text.skip_space()))
-        char = yield from text.skip_space()
-        if text.has_started:
-            _, char = yield from text.value(char)
-        elif key in NAME_KEYS and not name and char in "\"'":
-            name = yield from text.string(char)
-            if not text.is_known(name):
-                raise NotAToolCall
-            if early:
-                text.start(name)
-                text.emit(early)
-                text.end()
-            char = yield from text.skip_space()
-        elif key in ARGUMENT_KEYS and name and char == "{":
-            text.start(name)
-            yield from text.arguments(char)
-            char = yield from text.skip_space()
-        elif key in ARGUMENT_KEYS and char in "{\"'" and not early:  # before the name, or as the text of an object
-            early, char = yield from text.value(char)
-            early = text.as_object(early)
-            if name:
-                text.start(name)
-                text.emit(early)
-                text.end()
-        elif key == "function" and char == "{" and not name and not early:  # as OpenAI's API writes calls
-            yield from _call_object(text, char)
-            char = yield from text.skip_space()
-        elif key in _OTHER_KEYS and char not in "{[":
-            _, char = yield from text.value(char)
-        else:
-            raise NotAToolCall
-        if char == ",":
-            char = yield from text.skip_space()
-        elif char != "}":
-            raise NotAToolCall
-    if not text.has_started:
-        raise NotAToolCall
-    return ""
+def _may_observe(text: str) -> bool:
+    """Whether a text behind a call may become the word behind which ReAct has the result."""
+    return len(text) <= _MAX_SPACE and OBSERVATION.startswith(text.rstrip())

@@ -1,4 +1,4 @@
-"""Calls in plain JSON are found at the ends of an answer, in any wrapper, and other JSON stays text."""
+"""Calls in other clothes are found at the ends of an answer, in any wrapper, and what is no call stays text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from server.output_parsers.json_calls import JsonCallFinder
+from server.output_parsers.call_finder import CallFinder
 from server.output_parsers.reading.parser_events import (
     ContentDelta,
     ToolCallArguments,
@@ -21,7 +21,7 @@ ONE: list[ToolEvent] = [ToolCallStart("w"), ToolCallArguments('{"a": 1}')]
 
 
 def read(*pieces: str) -> tuple[list[ToolEvent], bool]:
-    finder = JsonCallFinder({"w": {}, "v": {}})
+    finder = CallFinder({"w": {}, "v": {}})
     events = [event for piece in pieces for event in finder.feed(piece)]
     return merged([*events, *finder.flush()]), finder.has_cut_call
 
@@ -49,6 +49,24 @@ WHOLE: list[tuple[str, list[ToolEvent]]] = [
     (f"{CALL}\nThat is it.", [*ONE, ContentDelta("That is it.")]),
     (f"{CALL} then {CALL}", [*ONE, ContentDelta("then "), *ONE]),
     ("I look.\n```json\n" + CALL + "\n``", [ContentDelta("I look.\n"), *ONE]),
+    (f"~~~json\n{CALL}\n~~~", ONE),
+    (f"[TOOL_REQUEST]{CALL}[END_TOOL_REQUEST]", ONE),
+    (f"[TOOL_CALL]\n{CALL}\n[/TOOL_CALL]", ONE),
+    (CALL.replace('"', "\u201c", 1).replace('"', "\u201d", 1), ONE),
+    ('{“name”: “w”, “arguments”: {“a”: 1}}', ONE),
+    ('{"action": "w", "action_input": {"a": 1}}', ONE),
+    ("w(a=1)", ONE),
+    ("w(a=1)\nv()", [*ONE, ToolCallStart("v"), ToolCallArguments("{}")]),
+    ("I look.\nw(a=1)\n", [ContentDelta("I look.\n"), *ONE]),
+    ("functions.w(a=1)", ONE),
+    ("```python\nw(a=1)\nw(a=1)\n```", ONE * 2),
+    ("```tool_code\nprint(default_api.w(a=1))\n```", ONE),
+    ("I look: [w(a=1), w(a=1)]", [ContentDelta("I look: "), *ONE, *ONE]),
+    ("<tools>w(a=1)</tools>", ONE),
+    ('Action: w\nAction Input: {"a": 1}', ONE),
+    ('Hm.\nAction: `w`\nAction Input:\n```json\n{"a": 1}\n```\nObservation:', [ContentDelta("Hm.\n"), *ONE]),
+    ('Action: w\nAction Input: {"a": 1}\nObservation: 5', [*ONE, ContentDelta("Observation: 5")]),
+    (f"{CALL}\n```python\nprint(1)\n```", [*ONE, ContentDelta("```python\nprint(1)\n```")]),
     ('{"name": "w", "arguments": {"b": NaN, "c": 1e400, "d": [1,], "e": "x\ny"}}',
      [ToolCallStart("w"), ToolCallArguments('{"b": null, "c": null, "d": [1], "e": "x\\ny"}')]),
 ]  # fmt: skip
@@ -66,6 +84,22 @@ TEXTS = [
     "```python\nprint({'name': 1})\n```",
     "a < b, [see](w), {x}, `w`, <b>w</b>",
     '{"name": "w", "arg',
+    "w(a=1) is how it is called.",
+    "Call w(a=1).",
+    "w(a=b)",
+    "w(1)",
+    "x(a=1)",
+    "[w(a=1), x()]",
+    "```python\nw(a=1)\nprint(2)\n```",
+    "```python\nb = w(a=1)\n```",
+    "w(a='",
+    "w",
+    'Action: x\nAction Input: {"a": 1}',
+    "Action: w\nI do nothing.",
+    'Hm.\nAction: w\nAction Input: {"a": 1}\nObservation: 5\nSo.',
+    "~~~\nw\n~~~",
+    "[TOOL_REQUEST] [1]",
+    "<w>1</w>",
     "  ",
 ]
 CUT: list[tuple[str, list[ToolEvent]]] = [
@@ -97,21 +131,58 @@ def test_a_call_that_is_cut_off_is_known_as_such(text: str, events: list[ToolEve
     assert_every_split(text, events, is_cut=True)
 
 
+FILES = {"read": {"properties": {"path": {"type": "string"}, "lines": {"type": "array", "items": {"type": "integer"}}}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        ("<read>\n<path>a <b>\n</path>\n</read>", [ToolCallStart("read"), ToolCallArguments('{"path": "a <b>\\n"}')]),
+        ("So.\n<read><lines><item>1</item><item>2</item></lines></read>",
+         [ContentDelta("So.\n"), ToolCallStart("read"), ToolCallArguments('{"lines": [1, 2]}')]),
+        ("<read><lines>[1]</lines></read>", [ToolCallStart("read"), ToolCallArguments('{"lines": [1]}')]),
+        ('<tool_calls>\n<read path="a b" lines=\'[1]\' />\n</tool_calls>',
+         [ToolCallStart("read"), ToolCallArguments('{"path": "a b", "lines": [1]}')]),
+        ('<read path="a"></read>', [ToolCallStart("read"), ToolCallArguments('{"path": "a"}')]),
+        ('<read path="a">b</read>', [ContentDelta('<read path="a">b</read>')]),
+        ('<read class="a"/>', [ContentDelta('<read class="a"/>')]),
+        ("<read ", [ContentDelta("<read ")]),
+        ("<read><b>a</b></read>", [ContentDelta("<read><b>a</b></read>")]),
+        ("<read></read>", [ContentDelta("<read></read>")]),
+        ("<read><path>a", [ContentDelta("<read><path>a")]),
+    ],
+)  # fmt: skip
+def test_an_element_with_the_name_of_a_tool_is_a_call(text: str, events: list[ToolEvent]) -> None:
+    for cut in range(len(text)):
+        finder = CallFinder(FILES)
+        found = [*finder.feed(text[:cut]), *finder.feed(text[cut:]), *finder.flush()]
+        assert merged(found) == events
+
+
+def test_only_what_may_become_a_call_is_held_back() -> None:
+    finder = CallFinder({"get_time": {}})
+    pieces = ["go", "\nget", "_tea", "\n", "get_time", " is a tool\nget_time(", "zone=", "1", ") it"]
+    assert [merged(finder.feed(piece)) for piece in pieces] == [
+        [ContentDelta("go")], [ContentDelta("\n")], [ContentDelta("get_tea")], [ContentDelta("\n")], [],
+        [ContentDelta("get_time is a tool\n")], [], [], [ContentDelta("get_time(zone=1) it")],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("written", ["get.time", "functions.get_time", "Get-Time", "get_time"])
 def test_a_name_that_is_written_otherwise_is_that_of_the_tool_that_is_meant(written: str) -> None:
-    finder = JsonCallFinder({"get_time": {}, "set_time": {}})
+    finder = CallFinder({"get_time": {}, "set_time": {}})
     events = [*finder.feed(f'{{"name": "{written}", "arguments": {{}}}}'), *finder.flush()]
     assert merged(events) == [ToolCallStart("get_time"), ToolCallArguments("{}")]
 
 
 def test_a_name_that_two_tools_could_have_stays_text() -> None:
-    finder = JsonCallFinder({"get_time": {}, "get-time": {}})
+    finder = CallFinder({"get_time": {}, "get-time": {}})
     text = '{"name": "get.time", "arguments": {}}'
     assert merged([*finder.feed(text), *finder.flush()]) == [ContentDelta(text)]
 
 
 def test_arguments_at_the_beginning_are_emitted_as_they_come() -> None:
-    finder = JsonCallFinder({"w": {}})
+    finder = CallFinder({"w": {}})
     pieces = [finder.feed(piece) for piece in ('```json\n{"name": "w", "arguments": {"a": "', "x", "y", '"}}')]
     assert [list(events)[-1:] for events in pieces] == [
         [ToolCallArguments('{"a": "')], [ToolCallArguments("x")], [ToolCallArguments("y")], [ToolCallArguments('"}')],
