@@ -27,6 +27,7 @@ from engine.interface.types import (
     MachineMemory,
     ModelFootprint,
     Pooling,
+    Poolings,
     Progress,
     PromptPicture,
     TraceEvent,
@@ -122,6 +123,7 @@ class EngineClient:
         pooling: Pooling | None = None,
         wants_progress: bool = False,
         second_start: int = 0,
+        first_pooled: int = 0,
         pictures: Sequence[PromptPicture] = (),
         adapter: AdapterChoice | None = None,
         is_checked: bool = False,
@@ -140,6 +142,7 @@ class EngineClient:
             pooling: all tokens of the prompt but the last are pooled to an embedding, in `TokenEvent.pooled`; of an
                 encoder, which does nothing else, all tokens.
             second_start: where the second text of a pair begins in a prompt of an encoder; 0: it is no pair.
+            first_pooled: the first token that is pooled; at least the last one is.
             wants_progress: until the first token comes, the stream has events with the progress of the request.
             pictures: those of the prompt, in their order, for a model that sees.
             adapter: one that was loaded and stays in its slot until the request has ended.
@@ -160,6 +163,8 @@ class EngineClient:
         elif not is_checked:
             params.check_token_ids(self.model_info.vocab_size)
             self.check_prompt(prompt_token_ids, params.max_tokens, num_prompt_output_tokens=num_prompt_output_tokens)
+        if pooling is Pooling.MAX and not self.model_info.takes_maxima:
+            raise InvalidParameter("pooling", "pooling is max, which has no meaning before this model's dense layer")
         self._check_pictures(pictures)
         num_picture_bytes = picture_bytes(pictures)
         self._queue.check(num_tokens, num_picture_bytes)
@@ -189,6 +194,7 @@ class EngineClient:
             wants_progress=wants_progress,
             is_whole=is_encoder,
             second_start=second_start,
+            first_pooled=first_pooled,
             pictures=tuple(picture.with_salt(cache_salt) for picture in pictures),
             adapter=adapter,
             submitted_at=time.perf_counter(),
@@ -218,18 +224,20 @@ class EngineClient:
                 raise InvalidParameter("pictures", f"the encoder takes no pixels of shape {picture.pixels.shape}")
 
     async def embed(
-        self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = "",
-        second_start: int = 0, cache_salt: str | None = None,
+        self, prompt_token_ids: Sequence[int], pooling: Poolings, *, priority: int = 0, tenant: str = "",
+        second_start: int = 0, first_pooled: int = 0, cache_salt: str | None = None,
     ) -> np.ndarray:  # fmt: skip
         """The embedding of a prompt, float32[hidden], in the model's own length; raises as `submit`.
 
-        With Pooling.NONE each token has its own, float32[num_tokens, hidden].
+        With Pooling.NONE each token has its own, float32[num_tokens, hidden]; of several poolings the vectors stand one
+        behind the other.
         Of a model with a head they are its scores, float32[num_labels]. It is a request like any other. In a decoder,
         two tokens of the context are left for the token that follows the prompt and for the one that is sampled.
         """
         return await embed(
             self.submit, prompt_token_ids, pooling, priority, tenant,
-            is_encoder=self.model_info.is_encoder, second_start=second_start, cache_salt=cache_salt,
+            is_encoder=self.model_info.is_encoder, second_start=second_start, first_pooled=first_pooled,
+            cache_salt=cache_salt,
         )  # fmt: skip
 
     @property

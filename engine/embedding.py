@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.interface.types import EngineError, Pooling
+from engine.interface.types import EngineError, Poolings
 from engine.token_stream import NOT_FINITE, TokenStream
 from sampling.host.params import SamplingParams
 
@@ -13,26 +13,36 @@ _PARAMS = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
 
 
 async def embed(
-    submit: Callable[..., TokenStream], prompt_token_ids: Sequence[int], pooling: Pooling, priority: int, tenant: str,
-    *, is_encoder: bool, second_start: int, cache_salt: str | None,
+    submit: Callable[..., TokenStream], prompt_token_ids: Sequence[int], pooling: Poolings, priority: int, tenant: str,
+    *, is_encoder: bool, second_start: int, first_pooled: int, cache_salt: str | None,
 ) -> np.ndarray:  # fmt: skip
     """As `EngineClient.embed`; `submit` is that of the client."""
     token_ids = list(prompt_token_ids)
     if not is_encoder:
         # A decoder samples after the last token of a request, which is not pooled. Any token will do.
         token_ids += token_ids[-1:]
-    stream = submit(
-        token_ids, _PARAMS,
-        priority=priority, tenant=tenant, pooling=pooling, second_start=second_start, cache_salt=cache_salt,
-    )  # fmt: skip
+    streams: list[TokenStream] = []
     try:
-        async for event in stream:
-            if event.pooled is not None:
-                if not np.isfinite(event.pooled).all():
-                    raise EngineError(NOT_FINITE)
-                return event.pooled
+        streams.extend(  # one by one, so that those before one that is refused are there
+            submit(
+                token_ids, _PARAMS, priority=priority, tenant=tenant, pooling=each, second_start=second_start,
+                first_pooled=first_pooled, cache_salt=cache_salt,
+            )
+            for each in (pooling if isinstance(pooling, tuple) else (pooling,))
+        )  # fmt: skip
+        vectors = [await _pooled(stream) for stream in streams]
     finally:
-        stream.abort()
+        for stream in streams:
+            stream.abort()
+    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+
+
+async def _pooled(stream: TokenStream) -> np.ndarray:
+    async for event in stream:
+        if event.pooled is not None:
+            if not np.isfinite(event.pooled).all():
+                raise EngineError(NOT_FINITE)
+            return event.pooled
     raise EngineError(event.error or f"the request ended without an embedding: {event.finish_reason}")
 
 

@@ -212,6 +212,7 @@ class Engine:
             num_labels=opened.model.num_labels,
             head_pooling=opened.model.head_pooling,
             embedding_size=sizes.embedding_size,
+            takes_maxima=opened.model.is_encoder or not sizes.projections,
             is_headless=is_headless(opened.architecture),
         )
 

@@ -311,6 +311,7 @@ class ModelInfo:
     num_labels: int = 0  # of a model that scores or classifies texts; 0: its texts become embeddings
     head_pooling: Pooling = Pooling.CLS  # of a text that its head scores
     embedding_size: int = 0  # numbers of an embedding; 0: not known
+    takes_maxima: bool = True  # whether texts may be pooled to the largest numbers of their tokens
     is_headless: bool = False  # a decoder without the matrix that makes logits: it generates nothing
     pictures: PictureInput | None = None  # None: it reads text alone
     weight_bytes: int = 0  # of memory, without those of adapters; 0: not known

@@ -6,7 +6,7 @@ Flags, environment variables, `--help` and the checks of `EngineConfig` and the 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 _METADATA = "setting"
@@ -107,8 +107,17 @@ def setting(
     return field(default=default, repr=not is_secret, metadata={_METADATA: said})
 
 
-def settings_of(configuration: type[Any]) -> dict[str, Setting]:
+_READ: dict[type[Any], Mapping[str, Setting]] = {}  # found before: they never change, and are asked for often
+
+
+def settings_of(configuration: type[Any]) -> Mapping[str, Setting]:
     """The settings of a dataclass by the names of their fields, in order; its other fields are left out."""
+    if configuration not in _READ:
+        _READ[configuration] = MappingProxyType(_read(configuration))
+    return _READ[configuration]
+
+
+def _read(configuration: type[Any]) -> dict[str, Setting]:
     kinds = get_type_hints(configuration)
     found = {}
     for item in fields(configuration):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 if TYPE_CHECKING:  # only types need it here, so that parameters can be made without it
     import numpy as np
@@ -29,7 +29,14 @@ class Pooling(StrEnum):
     CLS = "cls"  # that of the first token
     LAST = "last"  # that of the last token
     MEAN = "mean"  # the mean of all
+    MEAN_SQRT_LEN = "mean_sqrt_len"  # their sum, divided by the root of their number
+    WEIGHTED_MEAN = "weightedmean"  # the mean of all, the first one counted once, the second twice, and so on
+    MAX = "max"  # in each place the largest number of all
     NONE = "none"  # each token has its own, before projections of encoders
+
+
+# One, or several whose vectors stand one behind the other.
+Poolings: TypeAlias = Pooling | tuple[Pooling, ...]
 
 
 class TokenLogprobs(NamedTuple):

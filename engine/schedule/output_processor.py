@@ -83,9 +83,7 @@ class OutputProcessor:
                 request.prompt_logprobs.append(result.prompt_logprobs[request])
             if request.pooling is not None and request in result.pooled:
                 piece, before = result.pooled[request], request.pooled
-                if before is not None:
-                    piece = np.concatenate([before, piece]) if request.pooling is Pooling.NONE else before + piece
-                request.pooled = piece
+                request.pooled = piece if before is None else _joined(request.pooling, before, piece)
             if samples:
                 event = self._append(request, sampled)
                 if logprobs is not None and request.params.logprobs is not None:
@@ -142,3 +140,13 @@ class OutputProcessor:
         event = self._requests.finish(request, token_ids, FinishReason.ERROR, error)
         event.is_dead_end = True
         return event
+
+
+def _joined(pooling: Pooling, before: np.ndarray, piece: np.ndarray) -> np.ndarray:
+    """What was pooled of a prompt in several steps."""
+    joined: np.ndarray
+    if pooling is Pooling.NONE:
+        joined = np.concatenate([before, piece])
+    else:
+        joined = np.maximum(before, piece) if pooling is Pooling.MAX else before + piece
+    return joined

@@ -51,6 +51,7 @@ class Request:
     wants_progress: bool = False  # its stream gets progress events until its first token
     is_whole: bool = False  # one step computes all of its prompt, which is pooled; it is a request to an encoder
     second_start: int = 0  # where the second text of a pair begins in such a prompt; 0: it is no pair
+    first_pooled: int = 0  # the first token that is pooled
 
     pictures: tuple[PromptPicture, ...] = ()  # in the order of their positions, which are in the prompt
     adapter: AdapterChoice | None = None  # that is computed beside the model's weights

@@ -203,8 +203,12 @@ class DeviceRunner:
             request = pooled_tile.request
             if request.pooling is Pooling.NONE:
                 unpooled.setdefault(request, []).append(np.asarray(added))
+            elif request not in pooled:
+                pooled[request] = np.asarray(added)
+            elif request.pooling is Pooling.MAX:
+                pooled[request] = np.maximum(pooled[request], np.asarray(added))
             else:
-                pooled[request] = pooled.get(request, np.float32(0)) + np.asarray(added)
+                pooled[request] = pooled[request] + np.asarray(added)
         pooled |= {request: np.stack(vectors) for request, vectors in unpooled.items()}
         if inputs.level is SamplerVariant.FULL:
             out = out[: inputs.num_sampled]

@@ -68,29 +68,36 @@ def encode(
     Also the states of all their tokens, float32[num_tiles * TILE_SIZE, hidden].
 
     The step has tiles alone, of whole texts; the last pooled tile of a text has its embedding, or its scores. `shares`
-    are float32[num_tiles, TILE_SIZE], of each token.
+    are float32[num_tiles, TILE_SIZE], of each token, as `PooledTile` has them.
     """
     tokens = jnp.asarray(batch.tile_tokens).reshape(-1)
     hidden, kv = _hidden_of(params, kv, tokens, batch, model, backends, groups=None)
     states = model.states(params, hidden, jnp.arange(hidden.shape[0]), backends).astype(jnp.float32)
+    by_tile, are_maxima = states.reshape(*shares.shape, -1), jnp.any(shares < 0, axis=1)
     # Padding may be anything: 0 times a NaN is a NaN.
-    weighted = jnp.where(shares[..., None] > 0, states.reshape(*shares.shape, -1) * shares[..., None], 0)
-    vectors = _sums_by_text(jnp.sum(weighted, axis=1), jnp.asarray(batch.rows)[:, START] == 0)
+    sums = jnp.sum(jnp.where(shares[..., None] > 0, by_tile * shares[..., None], 0), axis=1)
+
+    def with_maxima() -> jax.Array:
+        maxima = jnp.max(jnp.where(shares[..., None] < 0, by_tile, -jnp.inf), axis=1)
+        return jnp.where(are_maxima[:, None], maxima, sums)
+
+    of_tiles = lax.cond(jnp.any(are_maxima), with_maxima, lambda: sums)
+    vectors = _pooled_by_text(of_tiles, jnp.asarray(batch.rows)[:, START] == 0, are_maxima)
     # A head's products have one shape in every step, so that XLA makes their sums in one order.
     padded = jnp.pad(vectors, ((0, max_num_tiles - len(vectors)), (0, 0)))
     return model.pooled(params, padded)[: len(vectors)], kv, states
 
 
-def _sums_by_text(vectors: jax.Array, are_first: jax.Array) -> jax.Array:
-    """The sums of the tiles of a text up to each, float32[num_tiles, hidden], made in their order."""
+def _pooled_by_text(vectors: jax.Array, are_first: jax.Array, are_maxima: jax.Array) -> jax.Array:
+    """The sums, or the maxima, of the tiles of a text up to each, float32[num_tiles, hidden], made in their order."""
 
-    def add(total: jax.Array, tile: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        vector, is_first = tile
-        total = jnp.where(is_first, vector, total + vector)
+    def add(total: jax.Array, tile: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        vector, is_first, is_maximum = tile
+        total = jnp.where(is_first, vector, jnp.where(is_maximum, jnp.maximum(total, vector), total + vector))
         return total, total
 
-    sums: jax.Array = lax.scan(add, jnp.zeros_like(vectors[0]), (vectors, are_first))[1]
-    return sums
+    pooled: jax.Array = lax.scan(add, jnp.zeros_like(vectors[0]), (vectors, are_first, are_maxima))[1]
+    return pooled
 
 
 @unrounded
@@ -115,12 +122,13 @@ def pool_tile(
     """The contribution of a tile to the embedding of its prompt, float32[size]; projections of decoders are linear.
 
     `tokens` are int32[TILE_SIZE], indices into `hidden` of `forward_prompt`, negative in padding, with float32
-    `shares`.
+    `shares`, as `PooledTile` has them.
     """
     states = model.states(params, hidden, tokens, backends).astype(jnp.float32)
     # Padding may be anything: 0 times a NaN is a NaN.
-    pooled = jnp.sum(jnp.where(tokens[:, None] >= 0, states * shares[:, None], 0), axis=0)
-    return model.pooled(params, pooled[None])[0]
+    total = jnp.sum(jnp.where(tokens[:, None] >= 0, states * shares[:, None], 0), axis=0)
+    maximum = jnp.max(jnp.where(tokens[:, None] >= 0, states, -jnp.inf), axis=0)
+    return model.pooled(params, jnp.where(jnp.any(shares < 0), maximum, total)[None])[0]
 
 
 def _hidden(

@@ -79,7 +79,10 @@ class ScoredTile(NamedTuple):
 
 
 class PooledTile(NamedTuple):
-    """A tile whose hidden states are added to an embedding."""
+    """A tile of whose hidden states an embedding is made, the sum of their shares.
+
+    Where the shares are -1, it is their maximum, and those without a share are not among them.
+    """
 
     request: Request
     hidden: np.ndarray  # int32[TILE_SIZE], indices of its tokens among those of all tiles; negative in padding
@@ -346,17 +349,27 @@ def _pooled_tiles(plan: StepPlan, row: int, first_tile: int) -> list[PooledTile]
     num_pooled = request.num_pooled_tokens
     if request.pooling is Pooling.NONE:
         return _unpooled_tiles(plan, row, first_tile)
-    pooled = {Pooling.CLS: 0, Pooling.LAST: num_pooled - 1}.get(request.pooling) if request.pooling else None
+    first = min(request.first_pooled, num_pooled - 1)
+    pooled = {Pooling.CLS: first, Pooling.LAST: num_pooled - 1}.get(request.pooling) if request.pooling else None
     end = min(start + plan.num_tokens[row], num_pooled)
     tiles = []
     for index, tile_start in enumerate(range(start, end, TILE_SIZE), start=first_tile):
         positions = np.arange(tile_start, tile_start + TILE_SIZE)
-        is_pooled = (positions < end) & ((pooled is None) | (positions == pooled))
+        is_pooled = (positions >= first) & (positions < end) & ((pooled is None) | (positions == pooled))
         if is_pooled.any():
             hidden = np.where(is_pooled, np.arange(index * TILE_SIZE, (index + 1) * TILE_SIZE), -1)
-            share = 1 / num_pooled if pooled is None else 1.0
-            tiles.append(PooledTile(request, hidden.astype(np.int32), (is_pooled * share).astype(np.float32)))
+            shares = is_pooled * _shares(request.pooling, positions, first, num_pooled)
+            tiles.append(PooledTile(request, hidden.astype(np.int32), shares.astype(np.float32)))
     return tiles
+
+
+def _shares(pooling: Pooling | None, positions: np.ndarray, first: int, end: int) -> np.ndarray:
+    """Those of tokens in the embedding of all tokens from `first` to `end`; as `PooledTile` has them."""
+    if pooling is Pooling.WEIGHTED_MEAN:
+        weights: np.ndarray = (positions + 1) / ((end * (end + 1) - first * (first + 1)) // 2)
+        return weights
+    of_all = {Pooling.MEAN: 1 / (end - first), Pooling.MEAN_SQRT_LEN: 1 / (end - first) ** 0.5, Pooling.MAX: -1.0}
+    return np.full(len(positions), of_all.get(pooling, 1.0) if pooling else 1.0)
 
 
 def _unpooled_tiles(plan: StepPlan, row: int, first_tile: int) -> list[PooledTile]:

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from engine.weights.encodings import EncodedRows
+from engine.weights.packing import Format
 from engine.weights.tensors import TensorWrapper, Transform
 
 
@@ -96,7 +97,19 @@ class _SpreadInputs(TensorWrapper):
 
 
 @dataclass(frozen=True)
-class _FewerOutputs(TensorWrapper):
+class _FewerHeads(TensorWrapper):
+    """Whatever the file has, floats: no layer of a stack may differ from the others, and some have heads of zeros."""
+
+    @property
+    def format(self) -> Format:
+        return Format.BFLOAT16 if self.stored.format.is_integer else self.stored.format
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
+@dataclass(frozen=True)
+class _FewerOutputs(_FewerHeads):
     num_heads: int
     widths: tuple[int, ...]
     part: int
@@ -123,12 +136,9 @@ class _FewerOutputs(TensorWrapper):
         missing = (self.num_heads - self._num_stored) * width
         return np.pad(taken, ((0, missing), *[(0, 0)] * (taken.ndim - 1)))
 
-    def encoded(self) -> EncodedRows | None:
-        return None
-
 
 @dataclass(frozen=True)
-class _FewerInputs(TensorWrapper):
+class _FewerInputs(_FewerHeads):
     num_heads: int
     width: int
 
@@ -141,6 +151,3 @@ class _FewerInputs(TensorWrapper):
 
     def float32(self) -> np.ndarray:
         return np.pad(self.stored.float32(), ((0, 0), (0, self.shape[1] - self.stored.shape[1])))
-
-    def encoded(self) -> EncodedRows | None:
-        return self.stored.encoded() if self.shape == self.stored.shape else None

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias, overload
 import numpy as np
 
 from engine.interface.config import EngineConfig
-from engine.interface.types import Pooling, Progress
+from engine.interface.types import Pooling, Poolings, Progress
 from sampling.host.params import InvalidParameter, SamplingParams
 from server.api.openai.chat import ChatCall
 from server.api.openai.completion_request import Prompt
@@ -186,15 +186,19 @@ class LLM(LLMLifecycle):
     def embed(self, prompts: Any, *, pooling: Pooling | str | None = None) -> np.ndarray:
         """The embeddings of prompts: float32[hidden] of one prompt, float32[num_prompts, hidden] of a list.
 
-        They are the states of the model's last layer after the last norm, not normalized: "cls", the state of the first
-        token, "last", that of the last one, or "mean", that of all; by default what the makers of the model say, else
-        "last". Raises InvalidParameter, before anything has run.
+        They are made of the states of the model's last layer after the last norm, not normalized: "cls", the state of
+        the first token, "last", that of the last one, "mean", the mean of all, "mean_sqrt_len", "weightedmean" or
+        "max", as sentence-transformers has them; by default what the makers of the model say, else "last". Raises
+        InvalidParameter, before anything has run.
         """
         engine = self._engine
+        poolings: Poolings
         if pooling is None:
-            pooling = usual_pooling(engine.text_model.sentences, is_encoder=self.model_info.is_encoder)
-        if pooling not in POOLINGS:
+            poolings = usual_pooling(engine.text_model.sentences, is_encoder=self.model_info.is_encoder)
+        elif pooling not in POOLINGS:
             raise InvalidParameter("pooling", f"pooling is {pooling!r}; it must be {' or '.join(POOLINGS)}")
+        else:
+            poolings = Pooling(pooling)
         is_one = is_one_prompt(prompts)
         texts = [prompts] if is_one else list(prompts)
         with as_invalid_parameter("prompt"):
@@ -202,7 +206,7 @@ class LLM(LLMLifecycle):
                 TextPrompt(prompt).encode(engine.text_model) if isinstance(prompt, str) else list(prompt)
                 for prompt in texts
             ]
-        embeddings = engine.embed(token_ids, Pooling(pooling))
+        embeddings = engine.embed(token_ids, poolings)
         if is_one:
             return embeddings[0]
         return np.stack(embeddings) if embeddings else np.zeros((0, 0), np.float32)

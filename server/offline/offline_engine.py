@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from engine.interface.types import EngineError, EngineStats, Pooling, QueueFull
+from engine.interface.types import EngineError, EngineStats, Poolings, QueueFull
 from sampling.host.params import SamplingParams
 from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
@@ -98,7 +98,7 @@ class OfflineEngine:
         """The answer to `job` as a stream; it has been queued on return. For `owner` see `TextStream`."""
         return self.run(self._stream(job, owner))
 
-    def embed(self, prompts: Sequence[list[int]], pooling: Pooling) -> list[np.ndarray]:
+    def embed(self, prompts: Sequence[list[int]], pooling: Poolings) -> list[np.ndarray]:
         """The embeddings of prompts, float32[hidden] each, in their order; raises InvalidParameter before any runs."""
         for token_ids in prompts:
             self._client.check_text(token_ids)
@@ -147,7 +147,7 @@ class OfflineEngine:
         # The stream is made in the loop, so that one whose caller was interrupted is dropped and thereby aborted.
         return TextStream(await self._submit(job), self, owner)
 
-    async def _embed(self, prompts: Sequence[list[int]], pooling: Pooling) -> list[np.ndarray]:
+    async def _embed(self, prompts: Sequence[list[int]], pooling: Poolings) -> list[np.ndarray]:
         at_once = asyncio.Semaphore(_MAX_EMBEDDED_AT_ONCE)
 
         async def one(token_ids: list[int]) -> np.ndarray:

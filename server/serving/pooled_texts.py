@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from engine.interface.context_overflow import ContextOverflow
-from engine.interface.types import Pooling
+from engine.interface.types import Pooling, Poolings
 from sampling.host.params import InvalidParameter
 from server.admission.keyring import Tenant
 from server.admission.workers import Workers
@@ -41,7 +41,7 @@ def most_tokens(model: ServedModel) -> int:
     return info.max_model_len if info.is_encoder else info.max_model_len - DECODER_TOKENS
 
 
-def pooling_of(model: ServedModel) -> Pooling:
+def pooling_of(model: ServedModel) -> Poolings:
     """How the model pools a text where a request does not say it; raises ApiError where it pools none."""
     if pools_nothing(model):
         raise ApiError(
@@ -75,7 +75,7 @@ def check_lengths(texts: Sequence[WholeText], model: ServedModel, param: str) ->
 
 
 async def pool_texts(
-    texts: Sequence[WholeText], pooling: Pooling, model: ServedModel, served: ServedModels, tenant: Tenant, param: str,
+    texts: Sequence[WholeText], pooling: Poolings, model: ServedModel, served: ServedModels, tenant: Tenant, param: str,
     *, answers: Sequence[int] = (),
 ) -> list[np.ndarray]:  # fmt: skip
     """What the model makes of each text, float32[size], in their order; their lengths are checked.
@@ -107,7 +107,8 @@ async def pool_texts(
                     continue
                 vectors[index] = await engine.embed(
                     text.token_ids, pooling,
-                    priority=priority, tenant=tenant.name, second_start=text.second_start, cache_salt=salt,
+                    priority=priority, tenant=tenant.name, second_start=text.second_start,
+                    first_pooled=text.first_pooled, cache_salt=salt,
                 )  # fmt: skip
             except InvalidParameter as error:
                 raise error.renamed(param) from error

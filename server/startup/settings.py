@@ -206,8 +206,8 @@ class ServerSettings:
     )
     pooling: str | None = setting(
         None,
-        "how the tokens of a text become its embedding where a request does not say it: cls, last or mean; none: each "
-        "has its own, by /embedding; the model's own way by default",
+        "how the tokens of a text become its embedding where a request does not say it: cls, last, mean, "
+        "mean_sqrt_len, weightedmean or max; none: each has its own, by /embedding; the model's own way by default",
         limit=_listed(tuple(Pooling)),
     )
     served_model_name: str | None = setting(

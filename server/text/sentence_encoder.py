@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from engine.interface.errors import ModelError
-from engine.interface.types import Pooling
+from engine.interface.types import Pooling, Poolings
 from engine.weights.formats.fields import MAX_INTEGER
 from engine.weights.formats.model_folder import MODULES, JsonFile, ModelFolder
 from server.text.tokenization.folder_metadata import TOKENIZER_CONFIG
@@ -34,14 +34,27 @@ PROMPTS_OF_INPUT_TYPE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "clustering": ("clustering", "Clustering", "separation"),
     }
 )
-_POOLINGS = {
-    "pooling_mode_cls_token": Pooling.CLS,
-    "pooling_mode_mean_tokens": Pooling.MEAN,
-    "pooling_mode_lasttoken": Pooling.LAST,
-    "pooling_mode_max_tokens": None,
-    "pooling_mode_mean_sqrt_len_tokens": None,
-    "pooling_mode_weightedmean_tokens": None,
-}
+_POOLINGS: Mapping[str, Pooling] = MappingProxyType(
+    {
+        "cls": Pooling.CLS,
+        "max": Pooling.MAX,
+        "mean": Pooling.MEAN,
+        "mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
+        "weightedmean": Pooling.WEIGHTED_MEAN,
+        "lasttoken": Pooling.LAST,
+    }
+)
+# Those of older releases, in the order in which what they make of a text stands one behind the other.
+_FLAGS: Mapping[str, Pooling] = MappingProxyType(
+    {
+        "pooling_mode_cls_token": Pooling.CLS,
+        "pooling_mode_max_tokens": Pooling.MAX,
+        "pooling_mode_mean_tokens": Pooling.MEAN,
+        "pooling_mode_mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
+        "pooling_mode_weightedmean_tokens": Pooling.WEIGHTED_MEAN,
+        "pooling_mode_lasttoken": Pooling.LAST,
+    }
+)
 _GGUF_POOLINGS = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
 _GGUF_NO_POOLING, _GGUF_RANK = 0, 4
 
@@ -50,12 +63,13 @@ _GGUF_NO_POOLING, _GGUF_RANK = 0, 4
 class SentenceEncoder:
     """What the makers of a model say of its embeddings."""
 
-    pooling: Pooling
+    pooling: Poolings
     max_tokens: int | None = None  # of a text; None: as many as the model computes
     prompts: Mapping[str, str] = field(default_factory=dict)  # what is put before a text, by name
     default_prompt: str = ""
     takes_dimensions: bool = False  # it was trained so that the first numbers of an embedding are one too
     dimensions: tuple[int, ...] = ()  # the lengths that it was trained for; none: any
+    pools_prompts: bool = True  # whether the tokens of a prompt before a text are pooled with it
 
     def prompt_of_input_type(self, input_type: str) -> str:
         """The prompt that a value of `input_type` means; an empty one where the model has none."""
@@ -66,7 +80,7 @@ class SentenceEncoder:
 POOLINGS = tuple(pooling for pooling in Pooling if pooling is not Pooling.NONE)  # that make one vector of a text
 
 
-def usual_pooling(sentences: SentenceEncoder | None, *, is_encoder: bool) -> Pooling:
+def usual_pooling(sentences: SentenceEncoder | None, *, is_encoder: bool) -> Poolings:
     """How the makers of a model pool a text; of an encoder of which they say nothing, as sentence-transformers does."""
     if sentences is not None:
         return sentences.pooling
@@ -78,14 +92,15 @@ def read_sentence_encoder(folder: ModelFolder) -> SentenceEncoder | None:
     modules = folder.modules()
     if not modules:
         return None
-    pooling, kinds = None, []
+    pooling: Poolings | None = None
+    pools_prompts, kinds = True, []
     for kind, path in modules:
         kinds.append(kind)
         match kind:
             case "Transformer" | "Normalize" | "Dense":
                 pass  # embeddings have length 1 in any case, and the engine reads dense layers
             case "Pooling":
-                pooling = _pooling(folder, path)
+                pooling, pools_prompts = _pooling(folder, path)
             case _:
                 raise ModelError(f"{folder.path / MODULES} has the module {kind}, which is not served")
     if pooling is None or kinds[0] != "Transformer":
@@ -93,7 +108,7 @@ def read_sentence_encoder(folder: ModelFolder) -> SentenceEncoder | None:
     _refuse_unserved(folder)
     prompts, default = _prompts(folder)
     is_shortened, lengths = _dimensions(folder.config)
-    return SentenceEncoder(pooling, _max_tokens(folder), prompts, default, is_shortened, lengths)
+    return SentenceEncoder(pooling, _max_tokens(folder), prompts, default, is_shortened, lengths, pools_prompts)
 
 
 def sentence_encoder_of_gguf(pooling_type: int | None) -> SentenceEncoder:
@@ -107,25 +122,22 @@ def sentence_encoder_of_gguf(pooling_type: int | None) -> SentenceEncoder:
     return SentenceEncoder(_GGUF_POOLINGS[pooling_type])
 
 
-def _pooling(folder: ModelFolder, place: str) -> Pooling:
+def _pooling(folder: ModelFolder, place: str) -> tuple[Poolings, bool]:
+    """How texts are pooled, and whether their prompts are too."""
     name = f"{place}/config.json"
     config = folder.json(name)
     if config is None:
         raise ModelError(f"{folder.path} has no {name}")
-    if config.flag("include_prompt") is False:
-        raise config.error("include_prompt", "prompts that are not pooled are not served")
-    kind = config.text("pooling_mode")  # of newer releases, which then read no flag
-    if kind is not None:
-        by_name = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "lasttoken": Pooling.LAST}
-        if kind not in by_name:
-            raise config.error("pooling_mode", f"it must be one of {', '.join(by_name)}")
-        return by_name[kind]
-    chosen = [flag for flag in _POOLINGS if config.flag(flag)]
-    pooling = _POOLINGS[chosen[0]] if len(chosen) == 1 else None
-    if pooling is None:
-        served = ", ".join(flag for flag, each in _POOLINGS.items() if each is not None)
-        raise ModelError(f"{config.path} has {', '.join(chosen) or 'no pooling'}; exactly one of {served} is served")
-    return pooling
+    modes: Any = config.value("pooling_mode")  # of newer releases, which then read no flag
+    if modes is None:
+        poolings = tuple(pooling for flag, pooling in _FLAGS.items() if config.flag(flag)) or (Pooling.MEAN,)
+    else:
+        listed = modes if isinstance(modes, list) else [modes]
+        are_known = all(isinstance(mode, str) and mode in _POOLINGS for mode in listed)
+        if not are_known or not 1 <= len(listed) <= len(_POOLINGS):
+            raise config.error("pooling_mode", f"it must be one or some of {', '.join(_POOLINGS)}")
+        poolings = tuple(_POOLINGS[mode] for mode in listed)
+    return poolings if len(poolings) > 1 else poolings[0], config.flag("include_prompt") is not False
 
 
 def _prompts(folder: ModelFolder) -> tuple[Mapping[str, str], str]:

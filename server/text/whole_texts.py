@@ -18,6 +18,7 @@ class WholeText(NamedTuple):
 
     token_ids: list[int]
     second_start: int = 0  # where the second text of a pair begins; 0: it is no pair
+    first_pooled: int = 0  # the first token that its embedding is made of
 
 
 class NoPairs(ValueError):

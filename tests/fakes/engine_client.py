@@ -25,6 +25,7 @@ from engine.interface.types import (
     EngineStats,
     FinishReason,
     Pooling,
+    Poolings,
     PromptPicture,
     PromptProgress,
     QueueFull,
@@ -365,8 +366,8 @@ class FakeEngineClient:
         self.check_prompt([*token_ids, *token_ids[-1:]], 1)
 
     async def embed(
-        self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = "",
-        second_start: int = 0, cache_salt: str | None = None,
+        self, prompt_token_ids: Sequence[int], pooling: Poolings, *, priority: int = 0, tenant: str = "",
+        second_start: int = 0, first_pooled: int = 0, cache_salt: str | None = None,
     ) -> np.ndarray:  # fmt: skip
         """The first and the last token and how many there are; of the mean, negative."""
         values = np.array([prompt_token_ids[0], prompt_token_ids[-1], len(prompt_token_ids)], np.float32)

@@ -100,7 +100,8 @@ class EmbeddingsRequest(ModelQuery):
     input: Annotated[list[Any], PlainValidator(_as_inputs, json_schema_input_type=AnyLlamaPrompts)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, BeforeValidator(_as_dimensions, json_schema_input_type=int)] | None = None
-    pooling: Literal["cls", "last", "mean"] | None = None  # the model's own by default
+    # The model's own by default.
+    pooling: Literal["cls", "last", "mean", "mean_sqrt_len", "weightedmean", "max"] | None = None
     prompt_name: str | None = None  # of the model's prompts, which is put before each text
     input_type: InputType | None = None  # Cohere's word for it
     truncate_prompt_tokens: Annotated[int, BeforeValidator(as_truncation, json_schema_input_type=int)] | None = None

@@ -14,6 +14,7 @@ _SWITCHES_OF_TEI = ("raw_scores", "return_text", "truncate")
 _NAMES_OF_TEI = frozenset({"texts", *_SWITCHES_OF_TEI})
 
 Truncation = Annotated[int, BeforeValidator(as_truncation, json_schema_input_type=int)]
+MostTokens = Annotated[int, Field(ge=0)]  # to which a text is cut; 0: it is not
 
 
 def text_of_document(value: Any, name: str) -> str:
@@ -58,7 +59,8 @@ class RerankRequest(ModelQuery):
     ]
     top_n: Annotated[int, Field(ge=1)] | None = None  # all by default
     return_documents: bool | None = None
-    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None  # Cohere's word, of documents alone
+    max_tokens_per_doc: MostTokens | None = None  # Cohere's word, of documents alone
+    max_tokens_per_query: MostTokens | None = None
     truncate_prompt_tokens: Truncation | None = None  # of query and document together
     use_activation: bool | None = None  # true by default
     _is_listed: bool = PrivateAttr(default=False)

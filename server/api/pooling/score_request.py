@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import PlainValidator
 
 from server.api.openai.token_requests import ModelQuery
-from server.api.pooling.rerank_request import MAX_DOCUMENTS, Truncation, text_of_document
+from server.api.pooling.rerank_request import MAX_DOCUMENTS, MostTokens, Truncation, text_of_document
 from server.protocol.errors import invalid_value
 
 
@@ -26,6 +26,8 @@ class ScoreRequest(ModelQuery):
     text_2: Texts | None = None
     queries: Texts | None = None
     documents: Texts | None = None
+    max_tokens_per_doc: MostTokens | None = None  # of the second texts
+    max_tokens_per_query: MostTokens | None = None  # of the first ones
     truncate_prompt_tokens: Truncation | None = None
     use_activation: bool | None = None  # true by default
 

@@ -35,7 +35,10 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
     sentences = model.text_model.sentences
     _check_dimensions(query, model, sentences)
     lead = _prompt_text(query, sentences)
-    texts = await encode_inputs(prompts, model, served, cut_at=query.truncate_prompt_tokens, lead=lead)
+    texts = await encode_inputs(
+        prompts, model, served, cut_at=query.truncate_prompt_tokens, lead=lead,
+        is_lead_pooled=sentences is None or sentences.pools_prompts,
+    )  # fmt: skip
     pooling = pooling_of(model) if query.pooling is None else Pooling(query.pooling)
     embeddings = await pool_texts(texts, pooling, model, served, tenant, "input")
     num_tokens = sum(len(text.token_ids) for text in texts)

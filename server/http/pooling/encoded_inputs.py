@@ -16,8 +16,9 @@ from server.text.whole_texts import WholeText, encode_text
 
 
 async def encode_inputs(
-    prompts: Sequence[PromptSource], model: ServedModel, served: ServedModels, *, cut_at: int | None, lead: str = ""
-) -> list[WholeText]:
+    prompts: Sequence[PromptSource], model: ServedModel, served: ServedModels, *, cut_at: int | None, lead: str = "",
+    is_lead_pooled: bool = True,
+) -> list[WholeText]:  # fmt: skip
     """Each input with `lead` before it; token ids are taken as they are.
 
     `cut_at` are the tokens to which inputs are cut; -1: as many as the model takes, None: too long ones are refused.
@@ -30,9 +31,17 @@ async def encode_inputs(
 
     def tokenize() -> list[WholeText]:
         try:
-            return [encode(prompt, lead, text_model, most, cut_at) for prompt in prompts]
+            texts = [encode(prompt, lead, text_model, most, cut_at) for prompt in prompts]
         except InvalidParameter as error:
             raise error.renamed("input") from error
+        if not lead or is_lead_pooled:
+            return texts
+        tokenizer = text_model.tokenizer
+        length = len(tokenizer.prefix_ids) + len(tokenizer.encode(lead, add_special_tokens=False))
+        return [
+            text._replace(first_pooled=length) if isinstance(prompt, TextPrompt) else text
+            for prompt, text in zip(prompts, texts, strict=True)
+        ]
 
     num_chars = sum(prompt.num_chars + len(lead) for prompt in prompts)
     texts = await run_on_texts(served.workers, num_chars, tokenize)

@@ -37,6 +37,7 @@ class PairsOf(NamedTuple):
     cut_at: int | None  # tokens of a pair; -1: as many as the model takes; None: too long pairs are refused
     param: str
     most_of_second: int | None = None  # tokens to which each second text is cut before
+    most_of_first: int | None = None
 
 
 async def score_pairs(
@@ -94,6 +95,8 @@ def _prompted_texts(pairs: PairsOf, prompt: PairPrompt, model: ServedModel) -> l
     texts = []
     for index, document in enumerate(pairs.second):
         query = pairs.first[index if len(pairs.first) > 1 else 0]
+        if pairs.most_of_first is not None:
+            query = cut_text(tokenizer, query, pairs.most_of_first)
         if pairs.most_of_second is not None:
             document = cut_text(tokenizer, document, pairs.most_of_second)
         texts.append(prompt.encode(tokenizer, query, document, most, is_cut=pairs.cut_at is not None))
@@ -115,14 +118,16 @@ def _joined_texts(pairs: PairsOf, model: ServedModel) -> list[WholeText]:
     is_cut = pairs.cut_at is not None
     if pairs.cut_at is not None and pairs.cut_at != -1:
         most = min(most, pairs.cut_at)
-    first = [encode_part(tokenizer, text, most, is_cut=is_cut) for text in pairs.first]
+
+    def encode(text: str, own_most: int | None) -> Sequence[int]:
+        if own_most is None:
+            return encode_part(tokenizer, text, most, is_cut=is_cut)
+        return encode_part(tokenizer, text, min(own_most, most), is_cut=True)
+
+    first = [encode(text, pairs.most_of_first) for text in pairs.first]
     joined = []
     for index, text in enumerate(pairs.second):
-        own = first[index if len(first) > 1 else 0]
-        if pairs.most_of_second is None:
-            second = encode_part(tokenizer, text, most, is_cut=is_cut)
-        else:
-            second = encode_part(tokenizer, text, min(pairs.most_of_second, most), is_cut=True)
+        own, second = first[index if len(first) > 1 else 0], encode(text, pairs.most_of_second)
         is_encoder = model.engine.model_info.is_encoder
         joined.append(join_pair(tokenizer, own, second, most, is_cut=is_cut, is_of_encoder=is_encoder))
     return joined
@@ -138,11 +143,14 @@ def _single_texts(pairs: PairsOf, model: ServedModel) -> list[WholeText]:
     if sentences is not None:
         queries = sentences.prompt_of_input_type("query") or sentences.default_prompt
         documents = sentences.prompt_of_input_type("document") or sentences.default_prompt
-    of_second = cut_at if pairs.most_of_second is None else min(cut_at, pairs.most_of_second)
-    is_second_cut = is_cut or pairs.most_of_second is not None
+
+    def encode(text: str, own_most: int | None) -> WholeText:
+        own_cut = cut_at if own_most is None else min(cut_at, own_most)
+        return encode_text(tokenizer, text, own_cut, is_cut=is_cut or own_most is not None)
+
     return [
-        *(encode_text(tokenizer, queries + text, cut_at, is_cut=is_cut) for text in pairs.first),
-        *(encode_text(tokenizer, documents + text, of_second, is_cut=is_second_cut) for text in pairs.second),
+        *(encode(queries + text, pairs.most_of_first) for text in pairs.first),
+        *(encode(documents + text, pairs.most_of_second) for text in pairs.second),
     ]
 
 

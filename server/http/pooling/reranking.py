@@ -48,7 +48,10 @@ async def _rerank(
 ) -> dict[str, Any]:
     refuse_adapter(model, query.model)
     param = "texts" if query.is_listed else "documents"
-    pairs = PairsOf([query.query], query.documents, query.truncate_prompt_tokens, param, query.max_tokens_per_doc)
+    pairs = PairsOf(
+        [query.query], query.documents, query.truncate_prompt_tokens, param,
+        query.max_tokens_per_doc or None, query.max_tokens_per_query or None,
+    )  # fmt: skip
     scored = await score_pairs(
         pairs, use_activation=query.use_activation is not False, model=model, served=served, tenant=tenant
     )

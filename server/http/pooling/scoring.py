@@ -25,7 +25,10 @@ async def score(query: ScoreRequest, model: ServedModel, served: ServedModels, t
     """The score of each pair of texts."""
     refuse_adapter(model, query.model)
     first, second = query.pairs
-    pairs = PairsOf(first, second, query.truncate_prompt_tokens, "text_2" if query.text_2 else "documents")
+    pairs = PairsOf(
+        first, second, query.truncate_prompt_tokens, "text_2" if query.text_2 else "documents",
+        query.max_tokens_per_doc or None, query.max_tokens_per_query or None,
+    )  # fmt: skip
     scored = await score_pairs(
         pairs, use_activation=query.use_activation is not False, model=model, served=served, tenant=tenant
     )

@@ -138,6 +138,54 @@ async def test_each_token_of_a_text_has_its_own_embedding(folders: Path) -> None
             assert np.array_equal(alone, own)
 
 
+def pooled(states: np.ndarray, pooling: Pooling, first: int = 0) -> np.ndarray:
+    """What sentence-transformers makes of the states of a text's tokens, of which the first ones are a prompt's."""
+    own, weights = states[first:], np.arange(first, len(states))[:, None] + 1
+    match pooling:
+        case Pooling.CLS:
+            vector = own[0]
+        case Pooling.LAST:
+            vector = own[-1]
+        case Pooling.MEAN:
+            vector = own.mean(axis=0)
+        case Pooling.MEAN_SQRT_LEN:
+            vector = own.sum(axis=0) / len(own) ** 0.5
+        case Pooling.WEIGHTED_MEAN:
+            vector = (own * weights).sum(axis=0) / weights.sum()
+        case Pooling.MAX:
+            vector = own.max(axis=0)
+        case _:
+            raise AssertionError(pooling)
+    return np.asarray(vector)
+
+
+@pytest.mark.parametrize("name", ["bert", DECODER])
+async def test_every_pooling(folders: Path, name: str) -> None:
+    """Texts of all poolings in one step, of one tile and of several; and each alone, which gives the same bits."""
+    texts = GOLDENS[name]["texts"]
+    poolings = [each for each in Pooling if each is not Pooling.NONE]
+    async with engine_of(folders / name, "native", max_num_seqs=4, max_num_batched_tokens=64) as client:
+        if name == DECODER:  # its head stands for a dense layer
+            poolings.remove(Pooling.MAX)
+            with pytest.raises(InvalidParameter, match="pooling is max"):
+                await client.embed(texts[0]["token_ids"], Pooling.MAX)
+        states = await embed_all(client, texts, Pooling.NONE)
+        several = await asyncio.gather(*(embed_all(client, texts, pooling) for pooling in poolings))
+        for pooling, got in zip(poolings, several, strict=True):
+            for text, own, vector in zip(texts, states, got, strict=True):
+                np.testing.assert_allclose(vector, pooled(own, pooling), rtol=0, atol=2e-5)
+                (alone,) = await embed_all(client, [text], pooling)
+                assert np.array_equal(alone, vector)
+        text = texts[-1]
+        for pooling in poolings:
+            behind_prompt = await client.embed(
+                text["token_ids"], pooling, second_start=text["second_start"], first_pooled=3
+            )
+            np.testing.assert_allclose(behind_prompt, pooled(states[-1], pooling, 3), rtol=0, atol=2e-5)
+        one_by_one = [await client.embed(text["token_ids"], pooling) for pooling in poolings[:2]]
+        assert np.array_equal(await client.embed(text["token_ids"], tuple(poolings[:2])), np.concatenate(one_by_one))
+
+
 async def test_what_an_encoder_refuses(folders: Path) -> None:
     async with engine_of(folders / "bert", "native", max_model_len=100) as client:
         with pytest.raises(InvalidParameter, match="an encoder, which generates no text"):

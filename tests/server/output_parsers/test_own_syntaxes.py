@@ -12,6 +12,8 @@ from server.output_parsers.families.harmony import HARMONY
 from server.output_parsers.families.json_formats import APERTUS, COHERE, HERMES, NEMOTRON
 from server.output_parsers.families.kimi import KIMI
 from server.output_parsers.families.lfm2 import LFM2
+from server.output_parsers.families.minimax_m3 import MINIMAX_M3
+from server.output_parsers.families.step3 import STEP3
 from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.output_parser import OutputFormat, OutputParser
@@ -105,6 +107,8 @@ def test_a_prompt_that_closes_the_thoughts_is_seen() -> None:
         ("<|START_THINKING|><|END_THINKING|><|START_ACTION|>[", COHERE, "cohere_command"),
         ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key> <think></think>", GLM, "qwen3"),
         ("{%- set begin = '<minimax:tool_call>' -%} <tool_call>", MINIMAX, None),
+        ("{%- set token = ']<]minimax[>[' -%} <tool_call> <mm:think>", MINIMAX_M3, "minimax_m3"),
+        ("<\uff5ctool_calls_begin\uff5c> <steptml:invoke name=", STEP3, None),
         ("<|tool_calls_section_begin|><|tool_call_begin|>", KIMI, None),
         ("{%- set dsml_token = '\uff5cDSML\uff5c' -%}", DEEPSEEK_V32, None),
         ("List of tools: <|tool_list_start|>[", LFM2, None),

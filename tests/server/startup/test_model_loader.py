@@ -78,7 +78,7 @@ def test_settings_of_the_image_processor_have_defaults(tmp_path: Path, monkeypat
         ServerSettings(mm_processor_kwargs="[]")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "7", '{"messages": []}', '{"a": ' + '"' + "x" * (64 << 10) + '"}'])
+@pytest.mark.parametrize("text", ["{", "[1]", "7", '{"messages": []}', '{"a": ' + '"' + "x" * (64 << 10) + '"}'])
 def test_other_defaults_of_variables_are_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"default_chat_template_kwargs.*JSON object"):
         ServerSettings(default_chat_template_kwargs=text)

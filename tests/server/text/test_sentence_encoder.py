@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.interface.errors import ModelError
-from engine.interface.types import Pooling
+from engine.interface.types import Pooling, Poolings
 from engine.weights.formats.model_folder import ModelFolder
 from server.text.label_head import HeadActivation, LabelHead, read_label_head
 from server.text.sentence_encoder import read_sentence_encoder, sentence_encoder_of_gguf
@@ -62,12 +62,26 @@ def test_pooling_limit_and_prompts(tmp_path: Path) -> None:
         ({"pooling_mode_lasttoken": True}, Pooling.LAST),
         ({"pooling_mode": "mean"}, Pooling.MEAN),
         ({"pooling_mode": "lasttoken", "pooling_mode_mean_tokens": True}, Pooling.LAST),  # as newer releases read it
+        ({"pooling_mode_max_tokens": True}, Pooling.MAX),
+        ({"pooling_mode_weightedmean_tokens": True}, Pooling.WEIGHTED_MEAN),
+        ({"pooling_mode": "mean_sqrt_len_tokens"}, Pooling.MEAN_SQRT_LEN),
+        ({"pooling_mode": ["weightedmean"]}, Pooling.WEIGHTED_MEAN),
+        ({"pooling_mode": ["mean", "cls"]}, (Pooling.MEAN, Pooling.CLS)),
+        ({**MEAN, "pooling_mode_max_tokens": True}, (Pooling.MAX, Pooling.MEAN)),
+        ({}, Pooling.MEAN),
     ],
 )
-def test_poolings(tmp_path: Path, pooling: dict[str, Any], expected: Pooling) -> None:
+def test_poolings(tmp_path: Path, pooling: dict[str, Any], expected: Poolings) -> None:
     sentences = read_sentence_encoder(folder(tmp_path, pooling=pooling))
     assert sentences is not None
-    assert sentences.pooling is expected
+    assert sentences.pooling == expected
+    assert sentences.pools_prompts
+
+
+def test_prompts_may_be_left_out_of_the_pooling(tmp_path: Path) -> None:
+    sentences = read_sentence_encoder(folder(tmp_path, pooling={**MEAN, "include_prompt": False}))
+    assert sentences is not None
+    assert not sentences.pools_prompts
 
 
 @pytest.mark.parametrize(
@@ -107,11 +121,9 @@ def test_shorter_embeddings(tmp_path: Path, config: Any, takes: bool, dimensions
         ({"modules": (TRANSFORMER,)}, "must begin with Transformer"),
         ({"modules": (TRANSFORMER, POOLING, {**NORMALIZE, "type": "models.WordWeights"})}, "the module WordWeights"),
         ({"modules": (TRANSFORMER, {**POOLING, "path": "../x"})}, "must list modules"),
-        ({"pooling": {"pooling_mode_max_tokens": True}}, "exactly one of"),
-        ({"pooling": {**MEAN, "pooling_mode_cls_token": True}}, "exactly one of"),
-        ({"pooling": {}}, "has no pooling"),
-        ({"pooling": {**MEAN, "include_prompt": False}}, "include_prompt"),
-        ({"pooling": {"pooling_mode": "max"}}, "pooling_mode"),
+        ({"pooling": {"pooling_mode": "median"}}, "pooling_mode"),
+        ({"pooling": {"pooling_mode": ["mean", 1]}}, "pooling_mode"),
+        ({"pooling": {"pooling_mode": []}}, "pooling_mode"),
         ({"config": {"matryoshka_dimensions": [0]}}, "matryoshka_dimensions"),
         ({"config_sentence_transformers": {"default_prompt_name": "x"}}, "default_prompt_name"),
         ({"config_sentence_transformers": {"prompts": {"a": 1}}}, "must be a string"),

@@ -190,10 +190,19 @@ async def test_a_batch_ranks_in_the_form_of_its_lines(reranker: RunningServer, n
 
 @pytest.mark.parametrize(
     ("more", "num_tokens"),
-    [({"truncate_prompt_tokens": 9}, 9), ({"max_tokens_per_doc": 4}, 6), ({"truncate_prompt_tokens": -1}, LIMIT)],
+    [
+        ({"truncate_prompt_tokens": 9}, 9),
+        ({"max_tokens_per_doc": 4}, 6),
+        ({"max_tokens_per_doc": 4, "max_tokens_per_query": 2, "query": "qrstu"}, 7),
+        ({"max_tokens_per_doc": 0, "max_tokens_per_query": 0, "truncate_prompt_tokens": -1}, LIMIT),
+        ({"truncate_prompt_tokens": -1}, LIMIT),
+    ],
 )
 async def test_pairs_are_cut(reranker: RunningServer, more: dict[str, Any], num_tokens: int) -> None:
     status, answer = await reranker.post("/v1/rerank", {"query": "q", "documents": ["d" * 100], **more})
+    assert (status, answer["usage"]["total_tokens"]) == (200, num_tokens)
+    pair = {"queries": more.pop("query", "q"), "documents": ["d" * 100], **more}
+    status, answer = await reranker.post("/v1/score", pair)
     assert (status, answer["usage"]["total_tokens"]) == (200, num_tokens)
 
 
@@ -204,6 +213,44 @@ async def test_scores_of_pairs(reranker: RunningServer) -> None:
     _, answer = await reranker.post("/v1/score", {"queries": ["q", "rr"], "documents": ["a", "bbb"]})
     assert len(answer["data"]) == 2
     assert answer["usage"]["prompt_tokens"] == 3 + 6
+
+
+async def test_queries_and_documents_are_cut_each_for_itself(start_server: StartServer) -> None:
+    engine = Encoder()
+    server = await start_server(engine, text_model=sentences())
+    limits = {"max_tokens_per_query": 4, "max_tokens_per_doc": 3}
+    await server.post("/v1/score", {"text_1": "abcd", "text_2": ["efgh", "i"], **limits})
+    assert engine.texts == [list(b"q:ab"), list(b"d:e"), list(b"d:i")]
+
+
+async def test_a_prompt_may_be_left_out_of_the_pooling(start_server: StartServer) -> None:
+    class Told(Encoder):
+        async def embed(self, token_ids: Any, pooling: Pooling, *, first_pooled: int = 0, **options: Any) -> np.ndarray:
+            return np.array([first_pooled, 1], np.float32)
+
+    server = await start_server(Told(), text_model=sentences(pools_prompts=False, default_prompt=""))
+    for body, first in (
+        ({"input": "text"}, 0), ({"input": "text", "prompt_name": "query"}, 2),
+        ({"input": [[97, 98]], "prompt_name": "query"}, 0),
+    ):  # fmt: skip
+        _, answer = await server.post("/v1/embeddings", body)
+        expected = np.array([first, 1]) / np.linalg.norm([first, 1])
+        assert answer["data"][0]["embedding"] == pytest.approx(expected, abs=1e-6)
+
+
+async def test_several_poolings_stand_one_behind_the_other(start_server: StartServer) -> None:
+    asked: list[Any] = []
+
+    class Told(Encoder):
+        async def embed(self, token_ids: Any, pooling: Any, **options: Any) -> np.ndarray:
+            asked.append(pooling)
+            return np.ones(4, np.float32)
+
+    both = (Pooling.MAX, Pooling.MEAN)
+    server = await start_server(Told(), text_model=sentences(pooling=both))
+    await server.post("/v1/embeddings", {"input": "a"})
+    await server.post("/v1/embeddings", {"input": "a", "pooling": "weightedmean"})
+    assert asked == [both, Pooling.WEIGHTED_MEAN]
 
 
 async def test_scores_of_an_embedding_model_are_cosines(start_server: StartServer) -> None:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -87,14 +88,20 @@ class StepAdapters {
   ffi::Error read(const S32& rows, const StepRows& step, int64_t num_slots) {
     const int64_t stride = rows.dimensions()[1];
     if (stride <= kAdapterScale) return invalid("rows have no adapters");
-    order_.clear();
+    found_.clear();
     for (const StepRow& row : step.rows()) {
       const int32_t* columns = rows.typed_data() + row.row * stride;
       const int32_t slot = std::max(columns[kAdapter] - 1, -1);
       if (slot >= num_slots) return invalid("there is no such adapter");
+      found_.push_back({row.first_token, row.num_tokens, slot, columns[kAdapterScale]});
+    }
+    if (found_ == rows_) return ffi::Error::Success();  // every product of a step has the same
+    std::swap(found_, rows_);
+    order_.clear();
+    for (const auto& [first_token, num_tokens, slot, bits] : rows_) {
       float scale;
-      std::memcpy(&scale, columns + kAdapterScale, sizeof scale);
-      for (int32_t i = 0; i < row.num_tokens; ++i) order_.push_back({row.first_token + i, {slot, scale}});
+      std::memcpy(&scale, &bits, sizeof scale);
+      for (int32_t i = 0; i < num_tokens; ++i) order_.push_back({first_token + i, {slot, scale}});
     }
     std::stable_sort(order_.begin(), order_.end(),
                      [](const Token& a, const Token& b) { return a.adapter.slot < b.adapter.slot; });
@@ -116,6 +123,8 @@ class StepAdapters {
     RowAdapter adapter;
   };
 
+  // Of each row with tokens: the first of them, how many, the slot, and the bits of the scale.
+  std::vector<std::array<int32_t, 4>> found_, rows_;
   std::vector<Token> order_;
   std::vector<int32_t> tokens_;
   std::vector<RowAdapter> adapters_;

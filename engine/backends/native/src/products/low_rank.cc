@@ -1,5 +1,6 @@
 #include "products/low_rank.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "isa/isa.h"
@@ -10,7 +11,8 @@ namespace {
 constexpr int kChains = 2;  // of sums, so that one need not wait for the last
 // What is read so far ahead is asked for early: each matrix is short, and the processor's own guesses end with its pages.
 constexpr int64_t kVectorsAhead = 32;
-constexpr int64_t kTilesAhead = 4;  // of outputs, whose sums begin before the weights of the first are multiplied
+constexpr int64_t kLine = 64;
+constexpr int64_t kTilesAhead = 4;  // of outputs, as many as are computed together
 // Rows that read a matrix together, as many as there are registers for their sums.
 #ifdef __AVX512F__
 constexpr int kMostRows = 8;
@@ -162,30 +164,32 @@ void multiply_down_bytes(const uint8_t* tile, const PackedRows& x, int first_row
   }
 }
 
-// Adds a tile of outputs of some rows to their totals, of the inner bytes of `num_tiles` times 16 of the rank.
+// Adds neighbouring tiles of outputs of some rows to their totals, of the inner bytes of `num_tiles` times 16 of the rank.
 template <int kRows>
-void multiply_up_bytes(const uint8_t* tile, const int8_t* inner, const float* scales, const int32_t* zero_sums,
-                       int64_t stride, int64_t num_tiles, float* totals) {
-  const Floats weight_scales = load(reinterpret_cast<const float*>(tile));
-  const uint8_t* weights = tile + kBytesPerVector;
+void multiply_up_bytes(const uint8_t* tile, int64_t tile_size, int count, const int8_t* inner, const float* scales,
+                       const int32_t* zero_sums, int64_t stride, int64_t num_tiles, float* totals, size_t between) {
   const int64_t tiles_of_row = stride / kTile;
-  Floats added[kRows];
-  EAGRE_UNROLL(8)
-  for (int row = 0; row < kRows; ++row) added[row] = zeros();
-  for (int64_t i = 0; i < num_tiles; ++i, weights += kRankVectors * kBytesPerVector) {
-    Ints sums[kRows];
+  for (int t = 0; t < count; ++t, tile += tile_size, totals += between) {
+    const Floats weight_scales = load(reinterpret_cast<const float*>(tile));
+    const uint8_t* weights = tile + kBytesPerVector;
+    Floats added[kRows];
     EAGRE_UNROLL(8)
-    for (int row = 0; row < kRows; ++row) sums[row] = broadcast_int(zero_sums[row * tiles_of_row + i]);
-    add_bytes_of<kRows>(sums, weights, inner + i * kTile, stride, kRankVectors);
+    for (int row = 0; row < kRows; ++row) added[row] = zeros();
+    for (int64_t i = 0; i < num_tiles; ++i, weights += kRankVectors * kBytesPerVector) {
+      Ints sums[kRows];
+      EAGRE_UNROLL(8)
+      for (int row = 0; row < kRows; ++row) sums[row] = broadcast_int(zero_sums[row * tiles_of_row + i]);
+      add_bytes_of<kRows>(sums, weights, inner + i * kTile, stride, kRankVectors);
+      EAGRE_UNROLL(8)
+      for (int row = 0; row < kRows; ++row) {
+        added[row] = fma(to_floats(sums[row]), broadcast(scales[row * tiles_of_row + i]), added[row]);
+      }
+    }
     EAGRE_UNROLL(8)
     for (int row = 0; row < kRows; ++row) {
-      added[row] = fma(to_floats(sums[row]), broadcast(scales[row * tiles_of_row + i]), added[row]);
+      float* to = totals + row * kTile;
+      store(to, fma(added[row], weight_scales, load(to)));
     }
-  }
-  EAGRE_UNROLL(8)
-  for (int row = 0; row < kRows; ++row) {
-    float* to = totals + row * kTile;
-    store(to, fma(added[row], weight_scales, load(to)));
   }
 }
 
@@ -211,10 +215,12 @@ inline void with_count(int count, const Body& body) {
 void AdapterSums::find_runs(int num_rows, const RowAdapter* adapters) {
   runs_.clear();
   first_runs_.clear();
+  slots_.clear();
   for (int row = 0; row < num_rows; ++row) {
     if (row % kBlockRows == 0) first_runs_.push_back(runs_.size());
     const int32_t slot = adapters[row].slot;
     if (slot < 0 || pairs_.ranks[slot] == 0) continue;
+    if (slots_.empty() || slots_.back() != slot) slots_.push_back(slot);
     const bool goes_on = runs_.size() > first_runs_.back() && runs_.back().slot == slot &&
                          runs_.back().row + runs_.back().count == row && runs_.back().count < kMostRows;
     if (goes_on) {
@@ -224,6 +230,26 @@ void AdapterSums::find_runs(int num_rows, const RowAdapter* adapters) {
     }
   }
   first_runs_.push_back(runs_.size());
+}
+
+template <bool kIsNext>
+void AdapterSums::prefetch_up(int32_t slot, int64_t begin, int64_t end) const {
+  const std::byte* up = pairs_.up + slot * pairs_.up_stride;
+  const int64_t tile_size = up_tile_bytes();
+  for (int64_t at = begin * tile_size; at < end * tile_size; at += kLine) {
+    if constexpr (kIsNext) {
+      eagre::prefetch(up + at);
+    } else {
+      prefetch_later(up + at);
+    }
+  }
+}
+
+void AdapterSums::prefetch_first(int32_t slot, int64_t tile) const {
+  const int64_t tiles_of_part = pairs_.rank / kTile, part = tile / tiles_of_part;
+  if (tile % tiles_of_part != 0) return;
+  const int64_t begin = part == 0 ? 0 : pairs_.ends[part - 1] / kTile;
+  prefetch_up<false>(slot, begin, std::min(begin + kTilesAhead, pairs_.ends[part] / kTile));
 }
 
 template <class Number>
@@ -238,6 +264,7 @@ void AdapterSums::compute_of(Pool& pool, const PackedRows& x, const RowAdapter* 
     if (tile % tiles_of_part * kTile >= pairs_.ranks[run.slot]) return;
     const int block = run.row / kBlockRows;
     const Number* down = reinterpret_cast<const Number*>(pairs_.down + run.slot * pairs_.down_stride);
+    prefetch_first(run.slot, tile);
     const Number* rows = reinterpret_cast<const Number*>(x.values(pairs_.numbers, block)) + run.row % kBlockRows * kGroup;
     with_count(run.count, [&](auto count) {
       multiply_down<decltype(count)::value>(down + tile * pairs_.num_inputs * kTile, rows, x.rows_of(block), x.num_groups(),
@@ -261,6 +288,7 @@ void AdapterSums::compute_of_bytes(Pool& pool, const PackedRows& x, const RowAda
     const int64_t tile = task % num_tiles;
     if (tile % tiles_of_part * kTile >= pairs_.ranks[run.slot]) return;
     const uint8_t* down = reinterpret_cast<const uint8_t*>(pairs_.down + run.slot * pairs_.down_stride) + tile * tile_size;
+    prefetch_first(run.slot, tile);
     InnerBytes to[kMostRows];
     for (int row = 0; row < run.count; ++row) {
       const int64_t of_step = run.row + row, at = of_step * num_tiles + tile;
@@ -280,60 +308,80 @@ void AdapterSums::compute(Pool& pool, const PackedRows& x, const LowRank& pairs,
   compute_of<uint16_t>(pool, x, adapters);
 }
 
-template <class Number>
-void AdapterSums::add_of(int64_t tile, int first_row, int num_rows, float* totals) const {
-  const int64_t num_columns = pairs_.num_parts * pairs_.rank, tile_size = pairs_.rank * kTile;
+int64_t AdapterSums::part_of(int64_t tile) const {
   int64_t part = 0;
   while (pairs_.ends[part] <= tile * kTile) ++part;
-  const Number* inner = reinterpret_cast<const Number*>(inner_) + part * pairs_.rank;
+  return part;
+}
+
+int64_t AdapterSums::up_tile_bytes() const {
+  if (pairs_.numbers == Activations::kInt8) return (1 + pairs_.rank / 4) * kBytesPerVector;
+  return pairs_.rank * kTile * (pairs_.numbers == Activations::kFloat32 ? 4 : 2);
+}
+
+template <class Body>
+void AdapterSums::for_each_run(int64_t tile, int count, int first_row, int num_rows, const Body& body) const {
   const size_t begin = first_runs_[first_row / kBlockRows];
   const size_t end = first_runs_[(first_row + num_rows + kBlockRows - 1) / kBlockRows];
   for (size_t i = begin; i < end; ++i) {
-    const Run& run = runs_[i];
+    if (i + 1 < runs_.size()) prefetch_up<true>(runs_[i + 1].slot, tile, tile + count);
+    body(runs_[i]);
+  }
+}
+
+template <class Number>
+void AdapterSums::add_of(int64_t tile, int count, int first_row, int num_rows, float* totals, size_t between) const {
+  const int64_t num_columns = pairs_.num_parts * pairs_.rank, tile_size = pairs_.rank * kTile;
+  const Number* inner = reinterpret_cast<const Number*>(inner_) + part_of(tile) * pairs_.rank;
+  for_each_run(tile, count, first_row, num_rows, [&](const Run& run) {
     const Number* up = reinterpret_cast<const Number*>(pairs_.up + run.slot * pairs_.up_stride) + tile * tile_size;
     // What lies behind the adapter's rank is 0, up to that of all.
     const int64_t rank = pairs_.ranks[run.slot], step = kChains * kPerLane<Number>;
     const int64_t num_vectors = (rank + step - 1) / step * kChains;
-    if (i == begin || run.slot != runs_[i - 1].slot) {
-      for (int64_t v = 0; v < num_vectors; ++v) prefetch_later(up + kTilesAhead * tile_size + v * kPerVector<Number>);
-    }
-    with_count(run.count, [&](auto count) {
-      multiply_up<decltype(count)::value>(up, inner + run.row * num_columns, num_columns, num_vectors,
-                                          totals + (run.row - first_row) * kTile);
+    with_count(run.count, [&](auto rows) {
+      for (int t = 0; t < count; ++t) {
+        multiply_up<decltype(rows)::value>(up + t * tile_size, inner + run.row * num_columns, num_columns, num_vectors,
+                                           totals + t * between + (run.row - first_row) * kTile);
+      }
     });
-  }
+  });
 }
 
-void AdapterSums::add_of_bytes(int64_t tile, int first_row, int num_rows, float* totals) const {
+void AdapterSums::add_of_bytes(int64_t tile, int count, int first_row, int num_rows, float* totals, size_t between) const {
   const int64_t num_columns = pairs_.num_parts * pairs_.rank, tiles_of_row = num_columns / kTile;
-  const int64_t tile_size = (1 + pairs_.rank / 4) * kBytesPerVector;
-  int64_t part = 0;
-  while (pairs_.ends[part] <= tile * kTile) ++part;
-  const int64_t first_column = part * pairs_.rank;
+  const int64_t tile_size = up_tile_bytes(), first_column = part_of(tile) * pairs_.rank;
   const int8_t* inner = reinterpret_cast<const int8_t*>(inner_) + first_column;
-  const size_t begin = first_runs_[first_row / kBlockRows];
-  const size_t end = first_runs_[(first_row + num_rows + kBlockRows - 1) / kBlockRows];
-  for (size_t i = begin; i < end; ++i) {
-    const Run& run = runs_[i];
+  for_each_run(tile, count, first_row, num_rows, [&](const Run& run) {
     const uint8_t* up = reinterpret_cast<const uint8_t*>(pairs_.up + run.slot * pairs_.up_stride) + tile * tile_size;
     const int64_t num_tiles = (pairs_.ranks[run.slot] + kTile - 1) / kTile;
-    if (i == begin || run.slot != runs_[i - 1].slot) {
-      for (int64_t v = 0; v <= num_tiles * kRankVectors; ++v) {
-        prefetch_later(up + kTilesAhead * tile_size + v * kBytesPerVector);
-      }
-    }
     const int64_t at = run.row * tiles_of_row + first_column / kTile;
-    with_count(run.count, [&](auto count) {
-      multiply_up_bytes<decltype(count)::value>(up, inner + run.row * num_columns, inner_scales_ + at, inner_zeros_ + at,
-                                                num_columns, num_tiles, totals + (run.row - first_row) * kTile);
+    with_count(run.count, [&](auto rows) {
+      multiply_up_bytes<decltype(rows)::value>(up, tile_size, count, inner + run.row * num_columns, inner_scales_ + at,
+                                               inner_zeros_ + at, num_columns, num_tiles,
+                                               totals + (run.row - first_row) * kTile, between);
     });
+  });
+}
+
+void AdapterSums::add(int64_t tile, int count, int first_row, int num_rows, float* totals, size_t between) const {
+  // Neighbouring tiles may be of different parts.
+  for (int done = 0, some; done < count; done += some) {
+    const int64_t first = tile + done;
+    some = static_cast<int>(std::min<int64_t>(count - done, pairs_.ends[part_of(first)] / kTile - first));
+    float* const to = totals + done * between;
+    if (pairs_.numbers == Activations::kInt8) {
+      add_of_bytes(first, some, first_row, num_rows, to, between);
+    } else if (pairs_.numbers == Activations::kFloat32) {
+      add_of<float>(first, some, first_row, num_rows, to, between);
+    } else {
+      add_of<uint16_t>(first, some, first_row, num_rows, to, between);
+    }
   }
 }
 
-void AdapterSums::add(int64_t tile, int first_row, int num_rows, float* totals) const {
-  if (pairs_.numbers == Activations::kInt8) return add_of_bytes(tile, first_row, num_rows, totals);
-  if (pairs_.numbers == Activations::kFloat32) return add_of<float>(tile, first_row, num_rows, totals);
-  add_of<uint16_t>(tile, first_row, num_rows, totals);
+void AdapterSums::prefetch(int64_t begin, int64_t end) const {
+  const int64_t num_tiles = pairs_.ends[pairs_.num_parts - 1] / kTile;
+  for (const int32_t slot : slots_) prefetch_up<false>(slot, begin + kTilesAhead, std::min(end + kTilesAhead, num_tiles));
 }
 
 }  // namespace eagre

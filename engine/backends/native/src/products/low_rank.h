@@ -45,9 +45,13 @@ class AdapterSums {
   // x is packed as `numbers` too; adapters: of its rows. What it is given must last as long as it is used.
   void compute(Pool& pool, const PackedRows& x, const LowRank& pairs, const RowAdapter* adapters);
 
-  // Adds what the adapters of rows make of a tile's outputs to the totals, [rows][kTile]. `first_row` is a block's first.
-  // A row's result is the same bit for bit whichever rows are beside it.
-  void add(int64_t tile, int first_row, int num_rows, float* totals) const;
+  // Adds what the adapters of rows make of the outputs of `count` neighbouring tiles to the totals
+  // of each, [rows][kTile], which lie `between` floats from each other. `first_row` is a block's first. A row's
+  // result is the same bit for bit whichever rows are beside it.
+  void add(int64_t tile, int count, int first_row, int num_rows, float* totals, size_t between) const;
+
+  // Asks for what such calls will read behind the tiles from `begin` to `end`, which are being multiplied.
+  void prefetch(int64_t begin, int64_t end) const;
 
  private:
   // Neighbouring rows of a block with one adapter.
@@ -59,13 +63,24 @@ class AdapterSums {
   template <class Number>
   void compute_of(Pool& pool, const PackedRows& x, const RowAdapter* adapters);
   void compute_of_bytes(Pool& pool, const PackedRows& x, const RowAdapter* adapters);
+  int64_t part_of(int64_t tile) const;
+  // Of the tiles from `begin` to `end`, for now or for later.
+  template <bool kIsNext>
+  void prefetch_up(int32_t slot, int64_t begin, int64_t end) const;
+  // The first of the part of outputs that a tile of `down` begins, as the tasks that add them begin with it.
+  void prefetch_first(int32_t slot, int64_t tile) const;
+  int64_t up_tile_bytes() const;
+  // Calls body(run) for each of some rows, which begin with a block, and asks for what the next one reads of some tiles.
+  template <class Body>
+  void for_each_run(int64_t tile, int count, int first_row, int num_rows, const Body& body) const;
   template <class Number>
-  void add_of(int64_t tile, int first_row, int num_rows, float* totals) const;
-  void add_of_bytes(int64_t tile, int first_row, int num_rows, float* totals) const;
+  void add_of(int64_t tile, int count, int first_row, int num_rows, float* totals, size_t between) const;
+  void add_of_bytes(int64_t tile, int count, int first_row, int num_rows, float* totals, size_t between) const;
 
   LowRank pairs_{};
   std::vector<Run> runs_;
   std::vector<size_t> first_runs_;  // of each block of rows, and behind them how many runs there are
+  std::vector<int32_t> slots_;      // of the runs, each once where its rows are neighbours
   const std::byte* inner_ = nullptr;  // [rows][parts][rank]
   // Of inner bytes, each 16 neighbours of a row's: a number is scale * byte, and what is to be added to sums for the 128.
   const float* inner_scales_ = nullptr;

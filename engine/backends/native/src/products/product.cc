@@ -15,12 +15,11 @@ namespace {
 constexpr int64_t kBytesAhead = 128 << 10;  // of the next product, for each thread; a part of its second cache
 constexpr int kLeastBlocksOfPart = 4;       // of rows, because each part reads all weights once more
 constexpr size_t kBytesOfPart = 256 << 10;  // of rows, for which all weights are read again
+constexpr int kTilesAtOnce = 2;             // some kernels multiply so many together
 constexpr int kTasksPerThread = 8;          // enough that a thread that the system puts aside is not waited for long
 
-// What the sums of a tile begin with: the biases of its outputs, from `first` on, and what adapters add to its rows, of
-// whose outputs it is tile `adapted_tile`.
-void start_totals(const PackedRows& x, const Output& y, const float* bias, int64_t adapted_tile, int64_t first,
-                  float* totals) {
+// What the sums of a tile begin with: the biases of its outputs, from `first` on.
+void start_totals(const PackedRows& x, const Output& y, const float* bias, int64_t first, float* totals) {
   const int num_blocks = x.num_blocks(), padded = (num_blocks - 1) * kBlockRows + x.rows_of(num_blocks - 1);
   const int64_t width = std::min<int64_t>(kTile, y.num_outputs - first);  // the last tile may reach beyond the outputs
   if (bias == nullptr) {
@@ -30,7 +29,6 @@ void start_totals(const PackedRows& x, const Output& y, const float* bias, int64
     std::copy_n(bias + first, width, of_tile);
     for (int row = 0; row < padded; ++row) store(totals + row * kTile, load(of_tile));
   }
-  if (y.adapted != nullptr) y.adapted->add(adapted_tile, y.first_row, x.num_rows(), totals);
 }
 
 // Stores the results of neighbouring tiles row by row: stored tile by tile, many rows would be as many short writes to
@@ -82,12 +80,17 @@ StoreTiles store_tiles_of(Finish finish) {
 void sum_tiles(const PackedRows& x, const Matrix& weights, const Output& y, const float* bias, int64_t first, int count,
                int64_t to_weights, UnpackedGroup* unpacked, float* totals, size_t of_tile) {
   for (int i = 0; i < count; ++i) {
-    start_totals(x, y, bias, to_weights + first + i, (first + i) * kTile, totals + i * of_tile);
+    start_totals(x, y, bias, (first + i) * kTile, totals + i * of_tile);
   }
+  if (y.adapted != nullptr) y.adapted->add(to_weights + first, count, y.first_row, x.num_rows(), totals, of_tile);
   for (int done = 0, some; done < count; done += some) {
     int64_t tile = to_weights + first + done;
     const MatrixPart& part = weights.part_of(tile);
     some = static_cast<int>(std::min<int64_t>(count - done, part.num_tiles - tile));
+    if (y.adapted != nullptr) {  // while the weights are multiplied memory rests, so that it is asked a little at a time
+      some = std::min(some, kTilesAtOnce);
+      if (y.first_row == 0) y.adapted->prefetch(to_weights + first + done, to_weights + first + done + some);
+    }
     accumulate_tiles(x, part, tile, some, unpacked, totals + done * of_tile, of_tile);
   }
 }
