@@ -23,6 +23,7 @@ from engine.interface.types import (
     QueueFull,
 )
 from engine.loop import EngineLoop
+from engine.request_timeouts import RequestTimeouts
 from engine.schedule.request import Request
 from sampling.host.params import InvalidParameter, SamplingParams
 from tests.fakes.runner import VOCAB_SIZE, expected_output
@@ -433,12 +434,13 @@ async def test_a_deadline_holds_although_the_step_hangs(make_client):
 
 
 async def test_a_queued_request_is_told_in_time_although_the_step_hangs(make_client):
-    client, engine = make_client(queue_timeout=0.05)
+    client, engine = make_client()
     engine.gate.clear()  # closed first, or the requests could end before both are seen running
     running = [client.submit([i + 1], greedy(5)) for i in range(2)]
     async with asyncio.timeout(PATIENCE_S):
         while engine.scheduler.num_running < 2:
             await asyncio.sleep(0.001)
+    client._timeouts = RequestTimeouts(EngineConfig(queue_timeout=0.05))  # which those above might not have met
     queued = client.submit([9], greedy(5))
     assert (await read(queued))[1] is FinishReason.TIMEOUT
     engine.gate.set()

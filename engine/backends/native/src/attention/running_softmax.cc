@@ -64,9 +64,11 @@ Floats finish_scores(const float* key_scales, float softcap, const PlaceBiases& 
   return most;
 }
 
-// The largest score of a row that sees all keys, in any of 16 lanes.
-Floats most_of(int num_vectors, const float* scores) {
+// The largest score of a row that sees all keys, in any of 16 lanes. A count that is a constant spares the loop.
+template <class Count>
+[[gnu::always_inline]] inline Floats most_of(Count num_vectors, const float* scores) {
   Floats most = load(scores);
+  EAGRE_UNROLL(4)
   for (int v = 1; v < num_vectors; ++v) most = max(most, load(scores + v * kLanes));
   return most;
 }
@@ -177,9 +179,18 @@ void attend_rows(const Pages& pages, const Block& block, float softcap, const st
   alignas(64) float scores[kRowsAtOnce * kBlockKeys], shifts[kRowsAtOnce], shrinks[kRowsAtOnce];
   alignas(64) float steps[kRowsAtOnce];  // of integers alone
   multiply_keys(kind, block, queries, num_rows, num_vectors, scores);
+  const bool is_bare = is_plain && key_scales == nullptr && num_vectors == kKeyVectors;  // as nearly all of a prompt's are
   for (int first = 0; first < num_rows; first += kLanes) {
     Floats most[kLanes];
-    for (int i = 0; i < kLanes; ++i) {
+    const bool are_bare = is_bare && num_rows - first >= kLanes;
+    if (are_bare) {
+      const float* const rows = scores + first * kBlockKeys;
+      EAGRE_UNROLL(16)
+      for (int i = 0; i < kLanes; ++i) {
+        most[i] = most_of(std::integral_constant<int, kKeyVectors>(), rows + i * kBlockKeys);
+      }
+    }
+    for (int i = 0; i < kLanes && !are_bare; ++i) {
       const int r = first + i;
       float* const row = scores + r * kBlockKeys;
       most[i] = r >= num_rows ? broadcast(kMinusInfinity)

@@ -37,7 +37,7 @@ inline ffi::Error read_part(const Stack& stack, const Place& place, int64_t num_
   if (as_bfloat16 && !is_integer(part.format)) return invalid("only integers are multiplied as bfloat16");
   part.activations = as_bfloat16 ? Activations::kBfloat16 : layout_of(part.format).activations;
   const int64_t num_groups = stack.num_inputs / kGroup;
-  if (num_groups % layout_of(part.format).block_groups != 0) return invalid("the inputs are no whole blocks");
+  if (num_groups % kBlockSizes.of[format].num_groups != 0) return invalid("the inputs are no whole blocks");
   const int64_t own = static_cast<int64_t>(tile_bytes(part.format, static_cast<int>(num_groups)));
   const int64_t offset = place.offset * kOffsetUnit;
   if (offset < 0 || num_tiles < 0 || place.stride < own ||

@@ -147,6 +147,29 @@ constexpr size_t group_bytes(Format f) {  // of the numbers
   return size_t{kTile} * kGroup * (layout_of(f).low_bits + layout_of(f).high_bits) / 8;
 }
 constexpr size_t block_bytes(Format f) { return numbers_offset(f) + layout_of(f).block_groups * group_bytes(f); }
-constexpr size_t tile_bytes(Format f, int num_groups) { return num_groups / layout_of(f).block_groups * block_bytes(f); }
+
+// The groups and the bytes of a block of each format. A format that is known only when a program runs is looked up here: a
+// step reads the places of some thousand experts, and to work these out each time takes more than all else of it.
+struct BlockSize {
+  int num_groups;
+  size_t bytes;
+};
+struct BlockSizes {
+  BlockSize of[kNumFormats];
+};
+constexpr BlockSizes block_sizes() {
+  BlockSizes sizes{};
+  for (int64_t i = 0; i < kNumFormats; ++i) {
+    const Format f = static_cast<Format>(i);
+    sizes.of[i] = {layout_of(f).block_groups, block_bytes(f)};
+  }
+  return sizes;
+}
+inline constexpr BlockSizes kBlockSizes = block_sizes();
+
+constexpr size_t tile_bytes(Format f, int num_groups) {
+  const BlockSize& block = kBlockSizes.of[static_cast<int64_t>(f)];
+  return num_groups / block.num_groups * block.bytes;
+}
 
 }  // namespace eagre

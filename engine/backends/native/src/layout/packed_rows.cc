@@ -7,11 +7,6 @@
 #include "layout/pairs.h"
 
 namespace eagre {
-namespace {
-
-constexpr int kGroupsInline = 256;  // the caller packs so few itself: handing them out costs more
-
-}  // namespace
 
 PackedRows PackedRows::blocks(int begin, int end) const {
   PackedRows part = *this;
@@ -32,6 +27,17 @@ PackedRows PackedRows::blocks(int begin, int end) const {
 }
 
 void RowPacker::pack(Pool& pool, const RowSource& source, const Matrix& weights) {
+  begin(pool.num_threads(), source, weights);
+  if (num_rows_ * num_groups_ <= kGroupsInline) {
+    for (int task = 0; task < num_tasks(); ++task) pack_task(task, 0);
+  } else {
+    pool.run(num_tasks(), [&](int64_t task, int thread) { pack_task(task, thread); });
+  }
+  end();
+}
+
+void RowPacker::begin(int num_threads, const RowSource& source, const Matrix& weights) {
+  source_ = source;
   num_rows_ = source.num_rows;
   num_groups_ = weights.num_groups;
   const size_t groups = size_t{1} * num_blocks() * kBlockRows * num_groups_;
@@ -60,20 +66,16 @@ void RowPacker::pack(Pool& pool, const RowSource& source, const Matrix& weights)
     halves_are_asked_for_ |= is_of_halves(layout.sums);
   }
   if (offset_marks_ != nullptr) std::memset(offset_marks_, 0, size_t{1} * num_groups_ * marks_stride_);
-  const int num_inputs = num_groups_ * kGroup;
-  const size_t floats_of_thread = size_t{1} * kRowsAtOnce * num_inputs;
-  float* normed = nullptr;
-  if (source.norm.kind != NormKind::kNone) normed = normed_memory_.take<float>(pool.num_threads() * floats_of_thread);
-  const auto pack_task = [&](int64_t task, int thread) {
-    const int begin = static_cast<int>(task) * kRowsAtOnce, end = std::min(num_rows_, begin + kRowsAtOnce);
-    pack_rows(source, begin, end, normed == nullptr ? nullptr : normed + thread * floats_of_thread);
-  };
-  const int num_tasks = (num_rows_ + kRowsAtOnce - 1) / kRowsAtOnce;
-  if (num_rows_ * num_groups_ <= kGroupsInline) {
-    for (int task = 0; task < num_tasks; ++task) pack_task(task, 0);
-  } else {
-    pool.run(num_tasks, pack_task);
-  }
+  normed_ = nullptr;
+  if (source.norm.kind != NormKind::kNone) normed_ = normed_memory_.take<float>(num_threads * floats_of_thread());
+}
+
+void RowPacker::pack_task(int64_t task, int thread) {
+  const int begin = static_cast<int>(task) * kRowsAtOnce, end = std::min(num_rows_, begin + kRowsAtOnce);
+  pack_rows(begin, end, normed_ == nullptr ? nullptr : normed_ + thread * floats_of_thread());
+}
+
+void RowPacker::end() {
   if (offset_marks_ != nullptr) find_offset_groups();
 }
 
@@ -87,15 +89,15 @@ void RowPacker::find_offset_groups() {
   }
 }
 
-void RowPacker::pack_rows(const RowSource& source, int begin, int end, float* normed) {
+void RowPacker::pack_rows(int begin, int end, float* normed) {
   const int num_inputs = num_groups_ * kGroup;
   const float* rows[kRowsAtOnce];
   for (int row = begin; row < end; ++row) {
     const float*& x = rows[row - begin];
-    x = source.values + int64_t{1} * source.index[row] * num_inputs;
-    if (source.norm.kind == NormKind::kNone) continue;
+    x = source_.values + int64_t{1} * source_.index[row] * num_inputs;
+    if (source_.norm.kind == NormKind::kNone) continue;
     float* const to = normed + size_t{1} * (row - begin) * num_inputs;
-    normalise(source.norm, x, num_inputs, to);
+    normalise(source_.norm, x, num_inputs, to);
     x = to;
   }
   const auto asks_for = [&](Activations kind) { return values_[static_cast<int>(kind)] != nullptr; };

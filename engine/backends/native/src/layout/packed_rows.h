@@ -93,6 +93,11 @@ class PackedRows {
 // Packs rows into memory of its own, which it keeps from call to call.
 class RowPacker : public PackedRows {
  public:
+  // So many rows are packed by one thread: rows of a block share lines of memory, which two threads should not write by
+  // turns.
+  static constexpr int kRowsAtOnce = kMarkRows;
+  static constexpr int64_t kGroupsInline = 256;  // the caller packs so few itself: handing them out costs more
+
   RowPacker() = default;
   RowPacker(const RowPacker&) = delete;
   RowPacker& operator=(const RowPacker&) = delete;
@@ -100,10 +105,14 @@ class RowPacker : public PackedRows {
   // `weights` says what will be asked for.
   void pack(Pool& pool, const RowSource& source, const Matrix& weights);
 
+  // The same in parts, for whoever packs for several matrices at once: `begin`, each of num_tasks() tasks once, in any
+  // threads below the number of them, and `end`.
+  void begin(int num_threads, const RowSource& source, const Matrix& weights);
+  int num_tasks() const { return (num_rows_ + kRowsAtOnce - 1) / kRowsAtOnce; }
+  void pack_task(int64_t task, int thread);
+  void end();
+
  private:
-  // So many rows are packed by one thread: rows of a block share lines of memory, which two threads should not write by
-  // turns.
-  static constexpr int kRowsAtOnce = kMarkRows;
   // The lanes of a vector: the same group of each of some neighbouring rows of a block, and then another one, 16 in all.
   struct Lanes {
     int first_row;
@@ -114,7 +123,8 @@ class RowPacker : public PackedRows {
     size_t place(int i) const { return first_place + size_t{1} * groups[i] * static_cast<size_t>(stride); }
   };
 
-  void pack_rows(const RowSource& source, int begin, int end, float* normed);
+  size_t floats_of_thread() const { return size_t{1} * kRowsAtOnce * num_groups_ * kGroup; }
+  void pack_rows(int begin, int end, float* normed);
   void copy_row(const float* x, int row, Activations kind);
   template <int kRows>
   void quantise_rows(const float* const* rows, int first_row);
@@ -131,6 +141,8 @@ class RowPacker : public PackedRows {
   void put_sums(const Lanes& lanes, Floats scale, Floats total, Floats first);
   void find_offset_groups();
 
+  RowSource source_{};       // of the tasks
+  float* normed_ = nullptr;  // [threads][kRowsAtOnce][inputs], where rows are normed
   bool halves_are_asked_for_ = false;
   Scratch values_memory_[kNumActivations], scales_memory_, sums_memory_[kNumSums], normed_memory_;
   Scratch offsets_memory_, offset_marks_memory_, offset_groups_memory_, pair_sums_memory_;

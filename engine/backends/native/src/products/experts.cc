@@ -59,6 +59,11 @@ struct Task {
   int64_t begin, end;
 };
 
+// Some rows of one expert, to be packed.
+struct PackTask {
+  int slot, task;
+};
+
 class Wave {
  public:
   Wave(Pool& pool, const ExpertRows& rows, Memory& memory) : pool_(pool), rows_(rows), memory_(memory) {}
@@ -78,20 +83,16 @@ class Wave {
     float* inner = memory_.inner.take<float>(num_pairs_ * rows_.inner);
     float* results = memory_.results.take<float>(num_pairs_ * rows_.hidden);
     for (int32_t i = static_cast<int32_t>(memory_.order.size()); i < num_pairs_; ++i) memory_.order.push_back(i);
-    for (int i = 0; i < num_experts_; ++i) {
-      const int32_t* tokens = memory_.pairs.tokens.data() + first_pair_ + starts_[i];
-      memory_.packed[i].pack(pool_, {rows_.x, tokens, num_rows(i), {}}, experts_[i]->gate_up);
-    }
+    const int32_t* const tokens = memory_.pairs.tokens.data() + first_pair_;
+    pack(&Expert::gate_up, rows_.x, [&](int slot) { return tokens + starts_[slot]; }, [](int64_t) {});
     multiply(&Expert::gate_up, &Expert::gate_up_bias, inner, rows_.inner, rows_.finish, rows_.is_gated);
     // A share may multiply what goes into a product as well as what comes out of it.
-    for (int64_t pair = 0; pair < num_pairs_; ++pair) {
+    const auto multiply_by_share = [&](int64_t pair) {
       const Floats share = broadcast(memory_.pairs.shares[first_pair_ + pair]);
       float* row = inner + pair * rows_.inner;
       for (int64_t i = 0; i < rows_.inner; i += kTile) store(row + i, mul(load(row + i), share));
-    }
-    for (int i = 0; i < num_experts_; ++i) {
-      memory_.packed[i].pack(pool_, {inner, order(i), num_rows(i), {}}, experts_[i]->down);
-    }
+    };
+    pack(&Expert::down, inner, [&](int slot) { return order(slot); }, multiply_by_share);
     multiply(&Expert::down, nullptr, results, rows_.hidden, Finish::kNone, false);
     add_up(results);
     num_experts_ = 0;
@@ -101,6 +102,34 @@ class Wave {
  private:
   int num_rows(int slot) const { return static_cast<int>(starts_[slot + 1] - starts_[slot]); }
   const int32_t* order(int slot) const { return memory_.order.data() + starts_[slot]; }
+
+  // Packs the rows of all experts of the wave for one of their matrices: of a slot's expert those of `values` that
+  // index_of(slot) names. Its pairs are given to `prepare` before, one by one.
+  template <class IndexOf, class Prepare>
+  void pack(Matrix Expert::*matrix, const float* values, const IndexOf& index_of, const Prepare& prepare) {
+    pack_tasks_.clear();
+    int64_t num_groups = 0;
+    for (int i = 0; i < num_experts_; ++i) {
+      RowPacker& packed = memory_.packed[i];
+      packed.begin(pool_.num_threads(), {values, index_of(i), num_rows(i), {}}, experts_[i]->*matrix);
+      num_groups += int64_t{1} * packed.num_rows() * packed.num_groups();
+      for (int task = 0; task < packed.num_tasks(); ++task) pack_tasks_.push_back({i, task});
+    }
+    const auto pack_one = [&](int64_t index, int thread) {
+      const auto [slot, task] = pack_tasks_[index];
+      const int64_t first = starts_[slot] + task * RowPacker::kRowsAtOnce;
+      const int64_t end = std::min<int64_t>(first + RowPacker::kRowsAtOnce, starts_[slot + 1]);
+      for (int64_t pair = first; pair < end; ++pair) prepare(pair);
+      memory_.packed[slot].pack_task(task, thread);
+    };
+    const int64_t num_tasks = static_cast<int64_t>(pack_tasks_.size());
+    if (num_groups <= RowPacker::kGroupsInline) {
+      for (int64_t index = 0; index < num_tasks; ++index) pack_one(index, 0);
+    } else {
+      pool_.run(num_tasks, pack_one);
+    }
+    for (int i = 0; i < num_experts_; ++i) memory_.packed[i].end();
+  }
 
   // One product of all experts of the wave, whose rows have been packed.
   void multiply(Matrix Expert::*matrix, const float* Expert::*biases, float* values, int64_t num_outputs, Finish finish,
@@ -155,6 +184,7 @@ class Wave {
   int64_t starts_[kWaveExperts + 1] = {};  // of each expert's pairs, in the wave
   int64_t first_pair_ = 0, num_pairs_ = 0;
   std::vector<Task> tasks_;
+  std::vector<PackTask> pack_tasks_;
 };
 
 }  // namespace
