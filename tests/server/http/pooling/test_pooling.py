@@ -238,6 +238,19 @@ async def test_a_prompt_may_be_left_out_of_the_pooling(start_server: StartServer
         assert answer["data"][0]["embedding"] == pytest.approx(expected, abs=1e-6)
 
 
+async def test_a_prompt_before_texts_that_are_compared_may_be_left_out_too(start_server: StartServer) -> None:
+    first: list[int] = []
+
+    class Told(Encoder):
+        async def embed(self, token_ids: Any, pooling: Pooling, *, first_pooled: int = 0, **options: Any) -> np.ndarray:
+            first.append(first_pooled)
+            return np.ones(4, np.float32)
+
+    server = await start_server(Told(), text_model=sentences(pools_prompts=False, default_prompt=""))
+    await server.post("/v1/score", {"text_1": "abcd", "text_2": ["efgh", "i"]})
+    assert first == [2, 2, 2]
+
+
 async def test_several_poolings_stand_one_behind_the_other(start_server: StartServer) -> None:
     asked: list[Any] = []
 
