@@ -161,5 +161,6 @@ def _cosines(vectors: Sequence[np.ndarray], num_first: int) -> list[float]:
     matrix = np.stack(vectors).astype(np.float64)
     matrix /= np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
     first, second = matrix[:num_first], matrix[num_first:]
-    cosines: list[float] = (first * second).sum(axis=1).tolist()
+    # Rounded, that of a text with itself may be above 1.
+    cosines: list[float] = np.clip((first * second).sum(axis=1), -1.0, 1.0).tolist()
     return cosines

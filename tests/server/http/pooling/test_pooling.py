@@ -223,6 +223,19 @@ async def test_queries_and_documents_are_cut_each_for_itself(start_server: Start
     assert engine.texts == [list(b"q:ab"), list(b"d:e"), list(b"d:i")]
 
 
+async def test_no_cosine_is_above_one(start_server: StartServer) -> None:
+    class Told(Encoder):
+        async def embed(self, token_ids: Any, pooling: Pooling, **options: Any) -> np.ndarray:
+            return np.random.default_rng(token_ids[-1]).standard_normal(48, np.float32)
+
+    server = await start_server(Told(), text_model=sentences())
+    texts = [chr(code) for code in range(32, 127)]
+    _, answer = await server.post("/v1/score", {"text_1": texts, "text_2": texts})
+    scores = [entry["score"] for entry in answer["data"]]
+    assert scores == pytest.approx([1.0] * len(texts))
+    assert max(scores) == 1.0
+
+
 async def test_a_prompt_may_be_left_out_of_the_pooling(start_server: StartServer) -> None:
     class Told(Encoder):
         async def embed(self, token_ids: Any, pooling: Pooling, *, first_pooled: int = 0, **options: Any) -> np.ndarray:
