@@ -100,6 +100,11 @@ class PictureCache:
         if not job.is_dropped:
             self._entries[job.digest].job = None
 
+    def put_back(self, job: EncodeJob) -> None:
+        """Notes that a job was not done after all, so that it is the next one again."""
+        if not job.is_dropped:
+            self._jobs.appendleft(job)
+
     def clear(self) -> None:
         """Forgets all embeddings, which waiting requests ask for again. No running request may hold some."""
         for entry in self._entries.values():

@@ -82,7 +82,9 @@ def encode(
         return jnp.where(are_maxima[:, None], maxima, sums)
 
     of_tiles = lax.cond(jnp.any(are_maxima), with_maxima, lambda: sums)
-    vectors = _pooled_by_text(of_tiles, jnp.asarray(batch.rows)[:, START] == 0, are_maxima)
+    # A maximum begins with the first tile that has a share in it: what is before that is no number of the text's.
+    begin = (jnp.asarray(batch.rows)[:, START] == 0) | (are_maxima & ~jnp.roll(are_maxima, 1))
+    vectors = _pooled_by_text(of_tiles, begin, are_maxima)
     # A head's products have one shape in every step, so that XLA makes their sums in one order.
     padded = jnp.pad(vectors, ((0, max_num_tiles - len(vectors)), (0, 0)))
     return model.pooled(params, padded)[: len(vectors)], kv, states

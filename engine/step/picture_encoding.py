@@ -78,6 +78,7 @@ class _Picture:
     job: EncodeJob
     bucket: int
     thread: threading.Thread | None = None
+    is_cancelled: bool = False
     has_ended: threading.Event = field(default_factory=threading.Event)
     embeddings: jax.Array | None = None
     error: BaseException | None = None
@@ -135,12 +136,14 @@ class PictureEncoding:
                 self._turn.notify_all()
 
     def close(self) -> None:
-        """Ends the thread of a picture after the program that it is at."""
-        if self._picture is not None:
-            self._picture.job.is_dropped = True
-            if self._picture.thread is not None:
-                self._picture.thread.join()
-            self._picture = None
+        """Ends the thread of a picture after the program that it is at; a later `advance` begins with it anew."""
+        picture, self._picture = self._picture, None
+        if picture is None:
+            return
+        picture.is_cancelled = True
+        if picture.thread is not None:
+            picture.thread.join()
+        self.cache.put_back(picture.job)
 
     def _begin(self, picture: _Picture) -> None:
         self._picture = picture
@@ -158,6 +161,7 @@ class PictureEncoding:
             return False
         self._picture = None
         if picture.error is not None:
+            self.cache.put_back(picture.job)
             raise picture.error
         if picture.embeddings is None or picture.job.is_dropped:
             return False
@@ -192,7 +196,7 @@ class PictureEncoding:
         """Runs a program to its end, so that whoever waits for a turn waits for this one alone."""
         with self._turn:
             self._turn.wait_for(lambda: not self._is_held)
-            if picture.job.is_dropped:
+            if picture.is_cancelled or picture.job.is_dropped:
                 return None
             self._is_computing = True
         try:

@@ -26,6 +26,10 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
     Each has the name that clients know it by, unless it is the only one and is given none. Those that may be in memory
     at once share the memory for pages in equal parts.
     """
+    try:
+        _refuse_missing_files(settings)
+    except SettingsError as error:
+        raise SettingsError(f"{settings.config}: {error}" if settings.config else str(error)) from error
     if settings.tables:
         return _of_tables(settings)
     found = [model for text in settings.models for model in _read(text)]
@@ -104,10 +108,19 @@ def _of_tables(settings: ServerSettings) -> tuple[ServerSettings, ...]:
             found = replace(
                 settings, tables=(table,), models=(table.model,), served_model_name=table.name, engine=engine, **own
             )
+            _refuse_missing_files(found)
         except ValueError as error:
             raise SettingsError(f"{settings.config}, [models.{table.name}]: {error}") from error
         each.append(found)
     return tuple(each)
+
+
+def _refuse_missing_files(settings: ServerSettings) -> None:
+    """Raises SettingsError where a file of a model is not there: one that runs is not given up for a wrong name."""
+    template = None if settings.chat_template is None else Path(settings.chat_template)
+    for name, path in (("mmproj", settings.engine.mmproj_path), ("chat_template", template)):
+        if path is not None and not path.is_file():
+            raise SettingsError(f"{name} is {str(path)!r}, and there is no such file")
 
 
 def _refuse_shared_encoder(settings: ServerSettings, num_models: int) -> None:

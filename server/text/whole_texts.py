@@ -37,6 +37,11 @@ def encode_text(tokenizer: Tokenizer, text: str, most: int, *, is_cut: bool) -> 
     return WholeText([*before, *encode_beginning(tokenizer, text, room), *behind][:most])
 
 
+def tokens_before(tokenizer: Tokenizer, lead: str) -> int:
+    """How many tokens of a text that `encode_text` makes are those of `lead`, and of what comes before it."""
+    return len(tokenizer.prefix_ids) + len(tokenizer.encode(lead, add_special_tokens=False)) if lead else 0
+
+
 def encode_part(tokenizer: Tokenizer, text: str, most: int, *, is_cut: bool) -> Sequence[int]:
     """One text of a pair, for `join_pair`; raises TooManyTokens as `encode_text`."""
     return encode_beginning(tokenizer, text, most) if is_cut else _encode_all(tokenizer, text, most)

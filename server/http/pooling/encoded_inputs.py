@@ -12,7 +12,7 @@ from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.text.text_model import TextModel
 from server.text.tokenization.native_errors import TooManyTokens
-from server.text.whole_texts import WholeText, encode_text
+from server.text.whole_texts import WholeText, encode_text, tokens_before
 
 
 async def encode_inputs(
@@ -34,12 +34,11 @@ async def encode_inputs(
             texts = [encode(prompt, lead, text_model, most, cut_at) for prompt in prompts]
         except InvalidParameter as error:
             raise error.renamed("input") from error
-        if not lead or is_lead_pooled:
+        if is_lead_pooled:
             return texts
-        tokenizer = text_model.tokenizer
-        length = len(tokenizer.prefix_ids) + len(tokenizer.encode(lead, add_special_tokens=False))
+        first = tokens_before(text_model.tokenizer, lead)
         return [
-            text._replace(first_pooled=length) if isinstance(prompt, TextPrompt) else text
+            text._replace(first_pooled=first) if isinstance(prompt, TextPrompt) else text
             for prompt, text in zip(prompts, texts, strict=True)
         ]
 

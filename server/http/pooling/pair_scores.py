@@ -19,7 +19,7 @@ from server.startup.model_task import Task
 from server.text.label_head import HeadActivation, LabelHead, usual_activation
 from server.text.pair_prompt import QWEN3, AnswerTokens, PairPrompt, cut_text, usual_answer_tokens
 from server.text.tokenization.native_errors import TooManyTokens
-from server.text.whole_texts import NoPairs, WholeText, encode_part, encode_text, join_pair
+from server.text.whole_texts import NoPairs, WholeText, encode_part, encode_text, join_pair, tokens_before
 
 
 class PairScores(NamedTuple):
@@ -144,14 +144,16 @@ def _single_texts(pairs: PairsOf, model: ServedModel) -> list[WholeText]:
         queries = sentences.prompt_of_input_type("query") or sentences.default_prompt
         documents = sentences.prompt_of_input_type("document") or sentences.default_prompt
 
-    def encode(text: str, own_most: int | None) -> WholeText:
+    def encode(lead: str, texts: Sequence[str], own_most: int | None) -> list[WholeText]:
         own_cut = cut_at if own_most is None else min(cut_at, own_most)
-        return encode_text(tokenizer, text, own_cut, is_cut=is_cut or own_most is not None)
+        first = 0 if sentences is None or sentences.pools_prompts else tokens_before(tokenizer, lead)
+        is_own_cut = is_cut or own_most is not None
+        return [
+            encode_text(tokenizer, lead + text, own_cut, is_cut=is_own_cut)._replace(first_pooled=first)
+            for text in texts
+        ]
 
-    return [
-        *(encode(queries + text, pairs.most_of_first) for text in pairs.first),
-        *(encode(documents + text, pairs.most_of_second) for text in pairs.second),
-    ]
+    return encode(queries, pairs.first, pairs.most_of_first) + encode(documents, pairs.second, pairs.most_of_second)
 
 
 def _cosines(vectors: Sequence[np.ndarray], num_first: int) -> list[float]:
@@ -159,5 +161,6 @@ def _cosines(vectors: Sequence[np.ndarray], num_first: int) -> list[float]:
     matrix = np.stack(vectors).astype(np.float64)
     matrix /= np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
     first, second = matrix[:num_first], matrix[num_first:]
-    cosines: list[float] = (first * second).sum(axis=1).tolist()
+    # Rounded, that of a text with itself may be above 1.
+    cosines: list[float] = np.clip((first * second).sum(axis=1), -1.0, 1.0).tolist()
     return cosines

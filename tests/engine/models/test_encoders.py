@@ -20,7 +20,7 @@ from engine.backends.backends import BACKENDS
 from engine.backends.base.backend import Backend
 from engine.backends.xla.matrices import ArrayLayout
 from engine.client import EngineClient
-from engine.interface.config import EngineConfig
+from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.interface.context_overflow import ContextOverflow
 from engine.interface.errors import ModelError
 from engine.interface.types import Pooling
@@ -182,6 +182,14 @@ async def test_every_pooling(folders: Path, name: str) -> None:
                 text["token_ids"], pooling, second_start=text["second_start"], first_pooled=3
             )
             np.testing.assert_allclose(behind_prompt, pooled(states[-1], pooling, 3), rtol=0, atol=2e-5)
+        longest = max(range(len(texts)), key=lambda at: len(texts[at]["token_ids"]))
+        first = len(states[longest]) - 2  # a prompt that fills whole tiles
+        assert first > TILE_SIZE
+        for pooling in poolings:
+            behind_prompt = await client.embed(
+                texts[longest]["token_ids"], pooling, second_start=texts[longest]["second_start"], first_pooled=first
+            )
+            np.testing.assert_allclose(behind_prompt, pooled(states[longest], pooling, first), rtol=0, atol=2e-5)
         one_by_one = [await client.embed(text["token_ids"], pooling) for pooling in poolings[:2]]
         assert np.array_equal(await client.embed(text["token_ids"], tuple(poolings[:2])), np.concatenate(one_by_one))
 

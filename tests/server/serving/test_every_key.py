@@ -34,6 +34,9 @@ VALUES: dict[str, Any] = {
     "front_key": "a-key-of-some-length",
     "api_prefix": "/x",
     "apis": ["openai"],
+    # Files that are there; nobody reads them here.
+    "chat_template": __file__,
+    "mmproj": __file__,
 }
 TOGETHER: dict[str, dict[str, Any]] = {
     "ssl_certfile": {"ssl_keyfile": "x"},

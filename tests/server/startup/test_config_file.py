@@ -98,6 +98,15 @@ def test_adapters_that_cannot_be_are_refused_by_their_table(load: Load, tables: 
         settings_of_each(load(CODER + tables))
 
 
+@pytest.mark.parametrize("key", ["mmproj", "chat-template"])
+def test_files_of_a_model_that_are_not_there_are_refused_by_their_table(load: Load, key: str) -> None:
+    problem = f"[models.coder]: {key.replace('-', '_')} is '/nowhere', and there is no such file"
+    with pytest.raises(SettingsError, match=re.escape(problem)):
+        settings_of_each(load(f"{CODER}{key} = '/nowhere'"))
+    with pytest.raises(SettingsError, match=re.escape(problem.partition(": ")[2])):
+        settings_of_each(load(f"{key} = '/nowhere'\n{CODER}"))
+
+
 def test_keys_are_flags_and_tables_are_models(load: Load) -> None:
     settings = load(EXAMPLE)
     assert (settings.port, settings.models_max, settings.engine.memory_utilization) == (9000, 2, 0.2)

@@ -69,9 +69,10 @@ def _read_kinds(config: JsonFile, num_layers: int) -> list[str]:
     if isinstance(value, list):
         kinds = value
     else:  # kinds that follow each other, and how often they do
-        for entry in config.value("attention_types") or [[list(_KINDS), num_layers // 2]]:
+        entries = config.value("attention_types") or [[list(_KINDS), num_layers // 2]]
+        for entry in entries if isinstance(entries, list) else [entries]:
             match entry:
-                case [list(names), int(times)] if 0 <= times <= num_layers and len(names) <= num_layers:
+                case [list(names), int(times)] if 0 <= times <= num_layers and len(names) * times <= num_layers:
                     kinds += names * times
                 case _:
                     raise config.error("attention_types", "it must list pairs of a list of kinds and a number")

@@ -179,6 +179,7 @@ def test_blocks_of_openelm_grow_in_steps_of_a_divisor() -> None:
         (Opt, {**OPT, "word_embed_proj_dim": 512}, "word_embed_proj_dim is 512"),
         (Opt, {**OPT, "layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is false"),
         (GptNeo, {**GPT_NEO, "attention_types": [[["global"], 1 << 31]]}, "attention_types is .*; it must list pairs"),
+        (GptNeo, {**GPT_NEO, "attention_types": 12}, "attention_types is 12; it must list pairs"),
         (GptNeo, {**GPT_NEO, "attention_types": [[["global", "far"], 12]]}, "attention_types is .*make 24 layers"),
         (GptNeo, {**GPT_NEO, "attention_layers": ["global"]}, "attention_layers is .*make 24 layers"),
         (GptJ, {**GPTJ, "rotary_dim": 257}, "rotary_dim is 257; it must be an integer from 2 to 256"),

@@ -223,6 +223,19 @@ async def test_queries_and_documents_are_cut_each_for_itself(start_server: Start
     assert engine.texts == [list(b"q:ab"), list(b"d:e"), list(b"d:i")]
 
 
+async def test_no_cosine_is_above_one(start_server: StartServer) -> None:
+    class Told(Encoder):
+        async def embed(self, token_ids: Any, pooling: Pooling, **options: Any) -> np.ndarray:
+            return np.random.default_rng(token_ids[-1]).standard_normal(48, np.float32)
+
+    server = await start_server(Told(), text_model=sentences())
+    texts = [chr(code) for code in range(32, 127)]
+    _, answer = await server.post("/v1/score", {"text_1": texts, "text_2": texts})
+    scores = [entry["score"] for entry in answer["data"]]
+    assert scores == pytest.approx([1.0] * len(texts))
+    assert max(scores) == 1.0
+
+
 async def test_a_prompt_may_be_left_out_of_the_pooling(start_server: StartServer) -> None:
     class Told(Encoder):
         async def embed(self, token_ids: Any, pooling: Pooling, *, first_pooled: int = 0, **options: Any) -> np.ndarray:
@@ -236,6 +249,19 @@ async def test_a_prompt_may_be_left_out_of_the_pooling(start_server: StartServer
         _, answer = await server.post("/v1/embeddings", body)
         expected = np.array([first, 1]) / np.linalg.norm([first, 1])
         assert answer["data"][0]["embedding"] == pytest.approx(expected, abs=1e-6)
+
+
+async def test_a_prompt_before_texts_that_are_compared_may_be_left_out_too(start_server: StartServer) -> None:
+    first: list[int] = []
+
+    class Told(Encoder):
+        async def embed(self, token_ids: Any, pooling: Pooling, *, first_pooled: int = 0, **options: Any) -> np.ndarray:
+            first.append(first_pooled)
+            return np.ones(4, np.float32)
+
+    server = await start_server(Told(), text_model=sentences(pools_prompts=False, default_prompt=""))
+    await server.post("/v1/score", {"text_1": "abcd", "text_2": ["efgh", "i"]})
+    assert first == [2, 2, 2]
 
 
 async def test_several_poolings_stand_one_behind_the_other(start_server: StartServer) -> None:
