@@ -13,7 +13,7 @@ from typing import Any
 from server.output_parsers.reading.parser_events import ContentDelta, ToolEvent, merged
 from server.output_parsers.reading.tool_call_reader import NAMESPACES, NotAToolCall, ToolCallReader
 from server.output_parsers.tool_parser import PIECE
-from server.output_parsers.wrapped_calls import ACTION, OBSERVATION, wrapped_call
+from server.output_parsers.wrapped_calls import ACTION, OBSERVATION, call_within_code, wrapped_call
 
 _TRIGGER = r"[{\[<`]"
 _FENCE = re.compile(r"(?:```|~~~)(?P<language>[A-Za-z0-9_+-]{0,16})\s{0,64}")
@@ -24,6 +24,12 @@ _PART_OF_CLOSER = re.compile(
 )
 _WRAPPER = re.compile(r"(?:(?:```|~~~)[A-Za-z0-9_+-]*\s*)?(?:<[A-Za-z0-9_|-]*>?\s*)*\[?\s*|`{1,2}|~{1,2}")
 _MAX_SPACE = 64  # behind a word that may stand behind a call
+_ACTION = re.compile(rf"[ \t]*(?={re.escape(ACTION)})")
+_BEGIN_IN_LINE = re.compile(rf"(?={_TRIGGER})")
+_BEGIN_IN_CODE = re.compile(r"(?=[{\[<])")
+_FENCE_LINE = re.compile(r"[ \t]*(?P<mark>```|~~~)(?P<rest>.*)", re.DOTALL)
+_MAY_BE_FENCE = re.compile(r"[ \t]*[`~]")
+_MAX_LINE = 128  # characters of a line by which a fence is known
 
 
 class CallFinder:
@@ -45,6 +51,8 @@ class CallFinder:
         self._begin_of_call = re.compile(rf"(?={_TRIGGER})|(?<=\n)[ \t]*(?={heads})")
         self._first_chars = frozenset(head[0] for head in self._heads)
         self._is_line_start = True
+        self._line = ""  # the beginning of the last line of the text so far
+        self._fence = ""  # that is open in the text so far: what stands in it, and is no JSON, is code of an answer
         self._call: ToolCallReader | None = None
         self._raw: list[str] = []  # of the call that is being read, until it is certain
         self._held = ""  # text that may yet belong to the beginning or the end of a call
@@ -93,6 +101,7 @@ class CallFinder:
         self._space = []
         events = self.flush()
         self._follows_call, self._has_text = True, False
+        self._line = self._fence = ""
         return events
 
     # ------------------------------------------------------------------------ between calls
@@ -102,6 +111,8 @@ class CallFinder:
         text, self._held = self._held + text, ""
         if self._follows_call:
             return self._behind_call(text, events, is_last=is_last)
+        if self._fence or _MAY_BE_FENCE.match(self._line):  # the next line shows whether this is code
+            return self._in_line(text, events, is_last=is_last)
         found = self._head.match(text) if self._is_line_start else None
         found = found or self._begin_of_call.search(text)
         if found is not None:
@@ -111,6 +122,24 @@ class CallFinder:
         self._held = text[certain:]
         self._emit(text[:certain], events)
         return ""
+
+    def _in_line(self, text: str, events: list[ToolEvent], *, is_last: bool) -> str:
+        """`_outside` for the rest of a line of code or of a fence, in which no call in Python begins."""
+        end = text.find("\n") + 1 or len(text)
+        found = None
+        if self._fence and self._is_line_start:
+            last = text[:end].lstrip(" \t")
+            if last and ACTION.startswith(last) and not is_last and last != ACTION:
+                self._held = last
+                self._emit(text[: end - len(last)], events)
+                return ""
+            found = _ACTION.match(text)
+        found = found or (_BEGIN_IN_CODE if self._fence else _BEGIN_IN_LINE).search(text, 0, end)
+        if found is not None:
+            self._emit(text[: found.end()], events)
+            return self._begin(text[found.end() :])
+        self._emit(text[:end], events)
+        return text[end:]
 
     def _begin_of_head(self, text: str) -> int:
         """Where the last line may become the beginning of a call; the length of `text` where it cannot."""
@@ -122,7 +151,7 @@ class CallFinder:
         return len(text)
 
     def _may_begin(self, text: str) -> bool:
-        return text[:1] in self._first_chars and any(head.startswith(text) for head in self._heads)
+        return not self._fence and text[:1] in self._first_chars and any(head.startswith(text) for head in self._heads)
 
     def _behind_call(self, text: str, events: list[ToolEvent], *, is_last: bool) -> str:
         """Leaves out what closes a call or separates it from the next one."""
@@ -145,11 +174,11 @@ class CallFinder:
             else:
                 self._held = text
             return ""
-        is_head = self._head.match(rest) is not None
+        is_head = not self._fence and self._head.match(rest) is not None
         inner = "" if fence is None or fence["language"] else rest[fence.end() :]
         if inner.startswith("~"):
             inner = ""
-        is_inner = self._head.match(inner) is not None
+        is_inner = not self._fence and self._head.match(inner) is not None
         may_become = (self._may_begin(rest) or _may_observe(rest)) and not is_head
         if not is_last and (may_become or (self._may_begin(inner) and not is_inner)):
             self._held = text
@@ -172,7 +201,8 @@ class CallFinder:
         return rest
 
     def _begin(self, text: str) -> str:
-        self._call = ToolCallReader(wrapped_call, text[0], self._schemas, only_known=True)
+        body = call_within_code if self._fence else wrapped_call
+        self._call = ToolCallReader(body, text[0], self._schemas, only_known=True)
         self._raw = [text[0]]
         return text[1:]
 
@@ -224,6 +254,7 @@ class CallFinder:
             self._follows_call = False
             self._has_text = True
             self._is_line_start = rest[:1] == "\n"
+            self._line, self._fence = "" if self._is_line_start else rest[:1], ""
             events.append(ContentDelta(rest[:1]))
             return rest[1:]
         raw = "".join(self._raw)
@@ -252,7 +283,20 @@ class CallFinder:
         text, self._space = "".join((*self._space, text)), []
         self._has_text = True
         self._has_brace = self._has_brace or "{" in text
+        self._find_fences(text)
         events.append(ContentDelta(text))
+
+    def _find_fences(self, text: str) -> None:
+        """Takes note of the fences in more of the text."""
+        first, *others = text.split("\n")
+        self._line += first[: _MAX_LINE - len(self._line)]
+        for line in others:
+            found = _FENCE_LINE.match(self._line)
+            if found is not None and not self._fence:
+                self._fence = "" if found["mark"] in found["rest"] else found["mark"]
+            elif found is not None and found["mark"] == self._fence and not found["rest"].strip(" \t\r`~"):
+                self._fence = ""
+            self._line = line[:_MAX_LINE]
 
 
 def _may_observe(text: str) -> bool:

@@ -22,7 +22,12 @@ _OTHER_KEYS = ("id", "type", "call_id", "index")  # beside a name and arguments;
 _TAG_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-|")
 
 
-def wrapped_call(text: ToolCallReader) -> CharCoroutine:
+def call_within_code(text: ToolCallReader) -> CharCoroutine:
+    """`wrapped_call` within code of an answer, in which Python and elements are no calls."""
+    return (yield from wrapped_call(text, is_code=True))
+
+
+def wrapped_call(text: ToolCallReader, *, is_code: bool = False) -> CharCoroutine:
     """A call whose first character has come already, alone or in an array, a fence or tags; or tags alone."""
     char, fence, is_wrapped = text.begin, "", False
     if char in "`~":
@@ -54,7 +59,7 @@ def wrapped_call(text: ToolCallReader) -> CharCoroutine:
         if f"<{tag}{char}" == "<invoke ":
             yield from text.literal(MINIMAX_TAGS.call.removeprefix("<invoke "))
             return (yield from tagged_calls(text, MINIMAX_TAGS))
-        is_tool = text.has_tool(tag)
+        is_tool = text.has_tool(tag) and not is_code
         if is_tool and char == " ":
             return (yield from _element(text, tag, ""))
         if char != ">" or not tag or (len(tag) > MAX_TAG_CHARS and not is_tool):
@@ -66,14 +71,14 @@ def wrapped_call(text: ToolCallReader) -> CharCoroutine:
         char = yield from text.skip_space()
         if char.isalpha() or char == "_":
             name, char = yield from python_name(char)
-            if char == "(":
+            if char == "(" and not is_code:
                 return (yield from _list(text, name))
             if char != "]" or not name.isupper():
                 raise NotAToolCall
             char = yield from text.skip_space()  # behind a tag in square brackets
             if char == "[":
                 char = yield from text.skip_space()
-    if is_wrapped and (char.isalpha() or char == "_"):
+    if is_wrapped and not is_code and (char.isalpha() or char == "_"):
         return (yield from _program(text, char, fence))
     return (yield from _call_object(text, char))
 

@@ -159,6 +159,43 @@ def test_an_element_with_the_name_of_a_tool_is_a_call(text: str, events: list[To
         assert merged(found) == events
 
 
+CODE = [
+    "```python\nimport tools\nread(path='a')\n```",
+    "```python\ndef read():\n    pass\n\n    read()\nread()\n```",
+    "So:\n~~~py\nx = 1\nread(path='a')\n~~~",
+    "```python\n# all\n[read(path='a')]\n```",
+    '```html\n<p>x</p>\n<read path="a"/>\n<read><path>a</path></read>\n```',
+    "```python\nimport a\n<tool_call>read()",
+    "```python\nimport a\nActi",
+]
+
+
+@pytest.mark.parametrize("text", CODE)
+def test_code_that_ends_with_the_name_of_a_tool_is_no_call(text: str) -> None:
+    for cut in range(len(text)):
+        finder = CallFinder(FILES)
+        found = [*finder.feed(text[:cut]), *finder.feed(text[cut:]), *finder.flush()]
+        assert merged(found) == [ContentDelta(text)]
+
+
+@pytest.mark.parametrize(
+    ("before", "call"),
+    [
+        ("```py\nx = 1\n```\n", "read()"), ("```x``` it is:\n", "read()"),
+        ("```py\nx = 1\n```\n\n", "```py\nread()\n```"),
+        ("```py\nx = 1\n```\n", '{"name": "read", "arguments": {}}'),
+        ("```\nx\n", '{"name": "read", "arguments": {}}\n```'),
+        ("```\nThought: x\n", "Action: read\nAction Input: {}\n```"),
+    ],
+)  # fmt: skip
+def test_a_call_behind_code_is_one(before: str, call: str) -> None:
+    text = before + call
+    for cut in range(len(text)):
+        finder = CallFinder(FILES)
+        found = [*finder.feed(text[:cut]), *finder.feed(text[cut:]), *finder.flush()]
+        assert merged(found) == [ContentDelta(before), ToolCallStart("read"), ToolCallArguments("{}")]
+
+
 def test_only_what_may_become_a_call_is_held_back() -> None:
     finder = CallFinder({"get_time": {}})
     pieces = ["go", "\nget", "_tea", "\n", "get_time", " is a tool\nget_time(", "zone=", "1", ") it"]
