@@ -13,8 +13,8 @@ KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})  # to every tem
 RESULTS = ("tool", "function", "ipython")  # whose messages are results of calls
 _OTHER_NAMES = {"developer": "system", "function": "tool", "ipython": "tool"}
 
-# One that is not known stands in the prompt as the template writes it, so no character of it can be part of a control
-# token that has brackets.
+# One that is not known stands in the prompt as the template writes it. It has no brackets, so it becomes part of a
+# control token only where the template itself puts brackets around roles, as with `<|user|>`.
 Role = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
 
 

@@ -19,8 +19,8 @@ MAX_CALLS = 16  # of one answer that must call; a small model would go on for ev
 MAX_DEPTH = 100  # of lists and objects in a schema, or in the arguments of a call
 LARGE_SCHEMAS = 32 << 10  # bytes of a request's schemas; larger ones become grammars without their words
 _WORDS = frozenset({"title", "description", "$comment", "default", "examples", "deprecated", "markdownDescription"})
-_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
-_VALUES = frozenset({"const", "enum"})
+_NAMED = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
+_VALUES = frozenset({"const", "dependentRequired", "enum"})  # keywords without schemas
 _EMPTY = {"type": "object", "properties": {}}
 _ANY_OBJECT = {"type": "object"}
 
@@ -50,7 +50,7 @@ SCHEMA_NAMES = ("input_schema", "inputSchema")  # Anthropic's and MCP's
 
 def with_parameters(value: Any) -> Any:
     """A function whose schema has its name in OpenAI's API, whichever one it had."""
-    if not isinstance(value, dict) or "parameters" in value:
+    if not isinstance(value, dict) or value.get("parameters") is not None:
         return value
     name = next((name for name in SCHEMA_NAMES if name in value), None)
     return value if name is None else {**_without(value, name), "parameters": value[name]}
@@ -92,10 +92,17 @@ class Tool(LenientTool):
 
 
 def as_arguments(value: Any) -> Any:
-    """The text of a call's arguments, which some clients send as an object, or leave out where there are none."""
-    if value is None:
+    """The text of a call's arguments, which some clients send as an object, or leave out where there are none.
+
+    In PHP, an object without entries becomes an empty list.
+    """
+    if value is None or value == []:
         return ""
-    return orjson.dumps(as_schema(value)).decode() if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    if is_deeper(value, MAX_DEPTH):
+        raise ValueError(f"the arguments of a call are nested deeper than {MAX_DEPTH} levels, the limit")
+    return orjson.dumps(value).decode()
 
 
 class FunctionCall(StrictModel):

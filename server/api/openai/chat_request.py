@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import cached_property
 from itertools import compress
 from typing import Annotated, Any, Literal, TypeAlias
@@ -257,9 +257,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
                 info.context.add(f"tools[].{kind[:MAX_NAME_CHARS]}")
             if self._ignores_choice:
                 info.context.add("tool_choice")
-        if self._ignores_choice:
-            return self
-        choice = self._choice
+        choice = None if self._ignores_choice else self._choice
         chosen: list[str] = []
         if isinstance(choice, NamedTool | NamedCustomTool):
             chosen = [choice.function.name]
@@ -295,18 +293,24 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
 
     @property
     def _ignores_choice(self) -> bool:
-        """Whether `tool_choice` means tools that were left out."""
+        """Whether `tool_choice` means nothing but tools that were left out."""
         kinds, choice = left_out(self.tools), self.tool_choice
+        if not kinds:
+            return False
         if isinstance(choice, NamedTool | NamedCustomTool):
-            return choice.function.name in kinds
-        return bool(kinds) and choice == "required" and not self.offered_tools
+            means: Set[str] = {choice.function.name}
+        elif isinstance(choice, AllowedTools):
+            means = choice.names
+        else:
+            return choice == "required" and not self.offered_tools
+        return means <= set(kinds) and means.isdisjoint(tool.function.name for tool in self.offered_tools)
 
     @cached_property
     def tool_policy(self) -> ToolPolicy:
         tools, choice = [tool.function for tool in self.offered_tools], self._choice
         is_parallel = self.parallel_tool_calls is not False and not self.is_of_functions
         if self._ignores_choice:
-            return ToolPolicy(tools, "auto", is_parallel)
+            return ToolPolicy([] if isinstance(choice, AllowedTools) else tools, "auto", is_parallel)
         if isinstance(choice, AllowedTools):
             allowed, mode = [tool for tool in tools if tool.name in choice.names], choice.allowed_tools.mode
             return ToolPolicy(allowed, mode, is_parallel)

@@ -24,7 +24,7 @@ from server.structured_output.schemas.regular_expression import UnknownPattern
 
 MAX_CHOICES = 100  # that one keyword is said with
 MAX_PLACES = 16  # of an item that a list must contain
-_DATA = frozenset({"const", "enum", "default", "examples"})
+_DATA = frozenset({"const", "enum", "default", "examples", "dependentRequired"})  # keywords without schemas
 _NAMED = frozenset({"$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies"})
 _LOOK_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
 _REWRITTEN = frozenset({
@@ -203,6 +203,8 @@ def _names(node: dict[str, Any]) -> list[Any]:
     if "propertyNames" not in node:
         return []
     asked = node["propertyNames"]
+    if not isinstance(asked, dict | bool):
+        raise CannotBeSaid
     if isinstance(asked, dict):
         asked = {key: value for key, value in asked.items() if key not in ("type", "title", "description", "$comment")}
         if "type" in node["propertyNames"] and "string" not in types_of(node["propertyNames"]["type"]):
@@ -217,11 +219,13 @@ def _names(node: dict[str, Any]) -> list[Any]:
         changed = {}
     elif asked.keys() <= {"enum", "const"}:
         listed = [asked["const"]] if "const" in asked else asked["enum"]
+        if not isinstance(listed, list):
+            raise CannotBeSaid
         names = dict.fromkeys(name for name in listed if isinstance(name, str))
         kept = {name: part if name in names else False for name, part in properties.items()}
         kept |= {name: others for name in names if name not in kept}
         changed = {"properties": kept, "additionalProperties": False}
-    elif asked.keys() <= {"pattern", "minLength", "maxLength"}:
+    elif asked.keys() <= {"pattern", "minLength", "maxLength"} and isinstance(asked.get("pattern", ""), str):
         patterns = [asked["pattern"]] if "pattern" in asked else []
         least, most = _count(asked, "minLength") or 0, _count(asked, "maxLength")
         if least or most is not None:
@@ -281,7 +285,7 @@ def _unique(node: dict[str, Any]) -> list[Any]:
     values = items.get("enum") if isinstance(items, dict) else None
     if not isinstance(values, list) or "prefixItems" in node:
         raise CannotBeSaid
-    if any(isinstance(value, list | dict) for value in values):
+    if len(values) > MAX_CHOICES or any(isinstance(value, list | dict) for value in values):
         raise CannotBeSaid
     different = [value for at, value in enumerate(values) if not any(is_same(value, one) for one in values[:at])]
     least, most = _count(node, "minItems") or 0, _count(node, "maxItems")
@@ -303,6 +307,8 @@ def _counts(node: dict[str, Any]) -> list[Any]:
     properties, required = node.get("properties", {}), node.get("required", [])
     if (least is None and most is None) or not isinstance(properties, dict) or not isinstance(required, list):
         return []
+    if not all(isinstance(name, str) for name in required):
+        raise CannotBeSaid
     optional = [name for name, part in properties.items() if name not in required and part is not False]
     if not optional:
         return []

@@ -22,7 +22,7 @@ _OTHERS = {
 }  # fmt: skip
 # The formats of texts that are enforced.
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
-_DATA = frozenset({"const", "enum", "default", "examples"})
+_DATA = frozenset({"const", "enum", "default", "examples", "dependentRequired"})  # keywords without schemas
 _NAMED = frozenset({"$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies"})
 
 

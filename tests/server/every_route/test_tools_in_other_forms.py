@@ -143,6 +143,25 @@ async def test_a_tool_that_only_its_maker_runs_is_left_out_with_a_warning(server
                 assert response.headers["X-Eagre-Ignored"] == f"tools[].{kind}"
 
 
+async def test_a_set_of_nothing_but_tools_that_are_left_out_calls_none(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=saying("Hello")), text_model=FakeTextModel(TEMPLATE))
+    chosen = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "web_search"}]}
+    body = {"messages": ASK, "tools": [FORMS["chats"], {"type": "web_search"}], "tool_choice": chosen}
+    async with server.http.post(server.url + "/v1/chat/completions", json=body) as response:
+        answer = await response.json()
+    assert response.status == 200, answer
+    assert response.headers["X-Eagre-Ignored"] == "tools[].web_search, tool_choice"
+    assert (answer["choices"][0]["message"]["content"], "weather" in prompt_of(server)) == ("Hello", False)
+
+
+async def test_a_function_with_the_name_of_a_tool_that_is_left_out_is_chosen(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=saying(FORCED)))
+    choice = {"type": "function", "function": {"name": "weather"}}
+    body = {"messages": ASK, "tools": [FORMS["chats"], {"type": "weather"}], "tool_choice": choice}
+    status, answer = await server.post("/v1/chat/completions", body)
+    assert (status, calls_of("/v1/chat/completions", answer)) == (200, ["weather"]), answer
+
+
 async def test_agents_with_many_servers_send_hundreds_of_tools(start_server: StartServer) -> None:
     said = '<tool_call>\n{"name": "f399", "arguments": {"city": "Oslo"}}\n</tool_call>'
     server = await start_server(FakeEngineClient(respond=saying(said), max_model_len=100_000))

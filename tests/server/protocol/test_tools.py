@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.api.openai.chat_request import ChatCompletionRequest
-from server.protocol.tools import ForcedCalls, FunctionDefinition
+from server.protocol.tools import ForcedCalls, FunctionCall, FunctionDefinition, OfferedCalls
 
 NAMES = st.sampled_from(["$ref", "a", '"$ref', ',"$ref":"#', "\\"])
 TEXTS = st.sampled_from(["#", "#/x", "a", '{"$ref":"#', ',"$ref":"#/', '\\",', "{", "/#"])
@@ -97,3 +97,22 @@ def test_words_of_large_schemas_are_no_part_of_the_grammar() -> None:
         "required": ["description"],
         "$defs": {"Part": {"anyOf": [{"type": "integer"}, {"const": {"title": "kept"}}]}},
     }
+
+
+def test_names_of_arguments_are_no_words_of_a_schema() -> None:
+    named = {"title": ["description"], "description": ["title"]}
+    schema = {"dependentRequired": named, "dependencies": named, "title": "left out"}
+    calls = OfferedCalls([FunctionDefinition(name="f", parameters=schema)], is_parallel=True).without_words()
+    assert calls.tools[0].parameters == {"dependentRequired": named, "dependencies": named}
+
+
+def test_a_schema_in_another_field_counts_where_its_own_is_null() -> None:
+    tool = FunctionDefinition.model_validate({"name": "f", "parameters": None, "input_schema": {"type": "object"}})
+    assert tool.parameters == {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"), [({"properties": []}, '{"properties":[]}'), ([], ""), (None, ""), ('{"a":1}', '{"a":1}')]
+)
+def test_the_arguments_of_a_call_are_no_schema(sent: Any, text: str) -> None:
+    assert FunctionCall.model_validate({"name": "f", "arguments": sent}).arguments == text

@@ -331,6 +331,56 @@ def test_references_that_stand_for_very_many_schemas_are_compared_for_a_while_on
     assert time.process_time() - before < 1.5
 
 
+WRONG: list[dict[str, Any]] = [
+    {"minProperties": 1, "properties": {"a": {}}, "required": [["a"]]},
+    {"maxProperties": 1, "properties": {"a": {}}, "required": [{}]},
+    {"propertyNames": 5},
+    {"propertyNames": "a"},
+    {"propertyNames": [1]},
+    {"propertyNames": {"enum": 5}},
+    {"propertyNames": {"pattern": 5}, "properties": {"a": {}}},
+    {"dependentRequired": {"a": 5}},
+    {"dependencies": {"a": "b"}},
+    {"not": {"type": ["string", ["a"]]}},
+    {"if": 5, "then": 5},
+    {"contains": {}, "maxItems": "a"},
+    {"oneOf": [{"required": [[1]], "type": "object"}, {"required": [5], "type": "object"}]},
+    {"allOf": 5, "not": {"type": "string"}},
+    {"patternProperties": {"a": 5, "b": 6}},
+    {"pattern": "(?="},
+]
+
+
+@pytest.mark.parametrize("schema", WRONG)
+def test_keywords_with_wrong_values_are_left_to_the_grammar_library(schema: dict[str, Any]) -> None:
+    json.dumps(with_known_keywords(schema))
+
+
+def test_a_schema_with_a_wrong_keyword_is_refused_as_one() -> None:
+    with pytest.raises(InvalidGrammar):
+        compiled({"type": "object", "propertyNames": 5})
+
+
+@pytest.mark.parametrize("name", ["if", "not", "type", "minContains", "oneOf"])
+def test_names_of_dependent_properties_are_no_keywords(name: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "integer"}, "b": {"type": "integer"}},
+        "additionalProperties": False,
+        "dependentRequired": {name: ["b"]},
+    }
+    grammar = compiled(schema)
+    documents: list[dict[str, int]] = [{}, {"b": 1}, {name: 1, "b": 1}, {name: 1}]
+    assert [accepts(grammar, document) for document in documents] == [True, True, True, False]
+
+
+def test_very_many_listed_values_are_not_compared_with_each_other() -> None:
+    schema = {"uniqueItems": True, "items": {"enum": list(range(5000))}}
+    before = time.process_time()
+    with_known_keywords(schema)
+    assert time.process_time() - before < 0.5
+
+
 USER = {
     "type": "object",
     "properties": {"role": {"enum": ["a", "g"]}, "name": {"type": "string"}},
