@@ -101,12 +101,13 @@ def packed_format(tensor: ModelTensor, precision: Precision) -> Format:
     """The format in which a tensor is packed."""
     if precision.dtype == "float32":
         return Format.FLOAT32
-    if tensor.format.is_integer:
+    # What a transform has made of integers of a file is floats, which only these formats are made of.
+    if tensor.format in (Format.INT8, Format.INT4_MIN) or (tensor.format.is_integer and tensor.encoded() is not None):
         return tensor.format
     if precision.dtype == "bfloat16":
         return Format.BFLOAT16
     if precision.quantize is None:
-        return tensor.format
+        return Format.BFLOAT16 if tensor.format.is_integer else tensor.format
     return {"int8": Format.INT8, "int4": Format.INT4_MIN}[precision.quantize]
 
 

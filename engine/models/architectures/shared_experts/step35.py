@@ -41,6 +41,7 @@ _USUAL: dict[str, Any] = {
     "use_qk_norm": True, "use_head_wise_attn_gate": True, "zero_centered": True, "use_moe_router_bias": True,
     "moe_router_activation": "sigmoid", "yarn_only_types": [_FULL],
 }  # fmt: skip
+_MOST_DIGITS = 9  # of the number of a layer; Python refuses to read some thousand
 _NUM_FIRST = 3  # layers without experts, where a configuration does not say
 
 
@@ -217,9 +218,10 @@ def _read_dense(config: JsonFile, num_layers: int) -> list[int]:
     numbers = value.split(",") if isinstance(value, str) else value
     if numbers is None:
         numbers = range(_NUM_FIRST, num_layers)
-    if not isinstance(numbers, list | range) or any(not str(each).strip().isdecimal() for each in numbers):
+    texts = [str(each).strip() for each in numbers] if isinstance(numbers, list | range) else [""]
+    if any(not text.isdecimal() or len(text) > _MOST_DIGITS for text in texts):
         raise config.error(key, "it must list layers")
-    sparse = {int(each) for each in numbers}
+    sparse = set(map(int, texts))
     dense = [layer for layer in range(num_layers) if layer not in sparse]
     if len(dense) == num_layers:
         raise config.error(key, "no layer has experts")

@@ -13,6 +13,7 @@ from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
 from engine.weights.layout import Precision
 from engine.weights.packing import Format, PackedMatrix
+from engine.weights.spread_heads import spread_outputs
 from tests.gguf_tensors import HIDDEN, write_random_model
 from tests.golden.tiny_llama import CONFIG, weights
 from tests.model_folders import write_folder
@@ -47,8 +48,11 @@ class Tensor:
     name: str = "t"
     shape: tuple[int, ...] = (16, 32)
     num_bytes: int = 0
-    encoded: None = field(default=None)
+    rows: object = "rows"
     float32: None = field(default=None)
+
+    def encoded(self):
+        return self.rows
 
 
 def precision(dtype="auto", quantize=None):
@@ -73,6 +77,33 @@ def precision(dtype="auto", quantize=None):
 )
 def test_the_format_of_a_tensor(wanted, of_file, expected):
     assert packed_format(Tensor(of_file), wanted) is expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "of_file", "expected"),
+    [
+        (precision(), Format.Q4_K, Format.BFLOAT16),
+        (precision(), Format.INT4, Format.BFLOAT16),
+        (precision("bfloat16"), Format.IQ4_NL, Format.BFLOAT16),
+        (precision(), Format.INT8, Format.INT8),
+        (precision(), Format.FLOAT16, Format.FLOAT16),
+        (precision(quantize="int8"), Format.Q4_K, Format.INT8),
+    ],
+)
+def test_the_format_of_what_a_transform_has_made_of_a_tensor(wanted, of_file, expected):
+    assert packed_format(Tensor(of_file, rows=None), wanted) is expected
+
+
+@pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q8_0, Kind.IQ4_NL, Kind.Q4_K])
+def test_transformed_integers_are_packed(tmp_path, kind):
+    """As the values of MiMo's GGUF files are, whose heads are made wider."""
+    opened = open_model(write_random_model(tmp_path / "model.gguf", lambda name: kind))
+    leaf = next(leaf for leaf in opened.model.leaves() if leaf.name == "down")
+    ((stored,), *_) = opened.tensors.of(leaf)
+    wide = spread_outputs(4, stored.shape[0] // 4, stored.shape[0] // 2, scale=0.5)(stored)
+    packed = PackedLayout().matrix(leaf, [[wide]], precision(), lambda num_bytes: None)
+    step = np.abs(wide.float32()).max() * (1 / 127 if kind is Kind.Q8_0 else 2**-8)
+    np.testing.assert_allclose(unpack_layers(packed)[0], wide.float32(), rtol=0, atol=step)
 
 
 Q4_K, Q6_K = Format.Q4_K, Format.Q6_K

@@ -199,6 +199,7 @@ def test_blocks_of_openelm_grow_in_steps_of_a_divisor() -> None:
         (Step35, {**STEP, "swiglu_limits": [7.0]}, "swiglu_limits is .*; it must be a list for 45 layers"),
         (Step35, {**STEP, "swiglu_limits_shared": [1.0] * 45}, "limits .* in layers without experts are not served"),
         (Step35, {**STEP, "moe_layers_enum": "3,x"}, "moe_layers_enum is .*; it must list layers"),
+        (Step35, {**STEP, "moe_layers_enum": "9" * 5000}, "moe_layers_enum is .*; it must list layers"),
         (Step35, {**STEP, "moe_layers_enum": ""}, "moe_layers_enum is .*; it must list layers"),
         (Step35, {**STEP, "rope_theta": [1e4, 1e4, 1e5] * 15}, "must rotate alike"),
         (Step35, {**STEP, "use_head_wise_attn_gate": False}, "use_head_wise_attn_gate is false"),
