@@ -239,7 +239,7 @@ def _own_weight(node: Mapping[str, Any]) -> float:
     if isinstance(node.get("patternProperties"), dict):
         weight += len(node["patternProperties"])  # a key must match one pattern and none of the others
     divisor = node.get("multipleOf")
-    if isinstance(divisor, int | float) and math.isfinite(divisor):
+    if isinstance(divisor, int | float) and not isinstance(divisor, bool) and math.isfinite(divisor):
         # The automaton has a state for each remainder, and the digits of factors add up to those of the product.
         exact = Decimal(repr(divisor)).normalize()
         _, digits, exponent = exact.as_tuple()

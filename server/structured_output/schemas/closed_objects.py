@@ -75,7 +75,10 @@ class _Closer:
         if not isinstance(properties, dict) or not isinstance(required, list):
             return None
         names |= dict.fromkeys(properties)
-        parts = [part for key in ("allOf", *_CHOICES) for part in node.get(key) or ()]
+        listed = [node[key] for key in ("allOf", *_CHOICES) if node.get(key)]
+        if not all(isinstance(of_key, list) for of_key in listed):
+            return None
+        parts = [part for of_key in listed for part in of_key]
         parts += [node[key] for key in ("if", "then", "else") if node.get(key, True) not in (True, False, {})]
         for key in _DEPENDENT:
             named = node.get(key)

@@ -314,7 +314,7 @@ def _counts(node: dict[str, Any]) -> list[Any]:
         return []
     num_required = len(dict.fromkeys(required))
     is_closed = node.get("additionalProperties", True) is False and not node.get("patternProperties")
-    needed = max(0, (least or 0) - num_required)
+    needed = min(max(0, (least or 0) - num_required), len(optional) + 1)  # more than there are is as good as any
     allowed = len(optional) if most is None else min(len(optional), most - num_required)
     # How many there may be exactly, where more of them, or too few without further properties, are not allowed.
     exact = range(needed if is_closed else 0, allowed + 1)

@@ -114,6 +114,8 @@ class Negation:
                 kind, opposite, moved = _BOUNDS[key]
                 if kind == "number":
                     return [{"type": "number", opposite: value}]
+                if value > MAX_EXACT:
+                    raise CannotBeSaid
                 bound = int(value) + moved
                 return [{"type": kind, opposite: bound}] if bound >= 0 else []
         raise CannotBeSaid

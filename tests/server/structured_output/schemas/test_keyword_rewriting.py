@@ -356,9 +356,20 @@ def test_keywords_with_wrong_values_are_left_to_the_grammar_library(schema: dict
     json.dumps(with_known_keywords(schema))
 
 
-def test_a_schema_with_a_wrong_keyword_is_refused_as_one() -> None:
-    with pytest.raises(InvalidGrammar):
-        compiled({"type": "object", "propertyNames": 5})
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "propertyNames": 5},
+        {"type": "object", "properties": {"a": {}}, "anyOf": 5},
+        {"type": "object", "properties": {"a": {"allOf": True}}},
+        {"type": "integer", "multipleOf": True},
+        {"not": {"minLength": 1e300}},
+    ],
+)
+def test_a_schema_with_a_wrong_keyword_is_refused_as_one(schema: dict[str, Any]) -> None:
+    for closes in (False, True):
+        with pytest.raises(InvalidGrammar):
+            compiled(schema, closes=closes)
 
 
 @pytest.mark.parametrize("name", ["if", "not", "type", "minContains", "oneOf"])
@@ -372,6 +383,15 @@ def test_names_of_dependent_properties_are_no_keywords(name: str) -> None:
     grammar = compiled(schema)
     documents: list[dict[str, int]] = [{}, {"b": 1}, {name: 1, "b": 1}, {name: 1}]
     assert [accepts(grammar, document) for document in documents] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("least", [3, 10**15, 1e300])
+def test_more_properties_than_there_are_cannot_be_had(least: float) -> None:
+    before = time.process_time()
+    for closed, accepted in ((True, False), (False, least == 3)):
+        schema = {"properties": {"a": {}, "b": {}}, "additionalProperties": not closed, "minProperties": least}
+        assert Draft202012Validator(with_known_keywords(schema)).is_valid({"a": 1, "b": 1, "c": 1}) == accepted
+    assert time.process_time() - before < 0.5
 
 
 def test_very_many_listed_values_are_not_compared_with_each_other() -> None:
