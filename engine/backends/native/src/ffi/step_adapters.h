@@ -96,9 +96,9 @@ class StepAdapters {
       found_.push_back({row.first_token, row.num_tokens, slot, columns[kAdapterScale]});
     }
     if (found_ == rows_) return ffi::Error::Success();  // every product of a step has the same
-    std::swap(found_, rows_);
+    rows_.clear();  // what follows may find no memory
     order_.clear();
-    for (const auto& [first_token, num_tokens, slot, bits] : rows_) {
+    for (const auto& [first_token, num_tokens, slot, bits] : found_) {
       float scale;
       std::memcpy(&scale, &bits, sizeof scale);
       for (int32_t i = 0; i < num_tokens; ++i) order_.push_back({first_token + i, {slot, scale}});
@@ -111,6 +111,7 @@ class StepAdapters {
       tokens_.push_back(token.index);
       adapters_.push_back(token.adapter);
     }
+    std::swap(found_, rows_);
     return ffi::Error::Success();
   }
 

@@ -180,6 +180,7 @@ void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Outp
 }
 
 void count_product(const Matrix& weights, int64_t num_rows) {
+  if (!KernelClock::shared().is_running()) return;
   KernelWork& work = current_work();
   work.num_outputs = std::max(work.num_outputs, weights.num_tiles * kTile);
   work.num_inputs = std::max(work.num_inputs, int64_t{weights.num_groups} * kGroup);

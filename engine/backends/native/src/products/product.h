@@ -44,7 +44,7 @@ void multiply_tiles(const PackedRows& x, const Matrix& weights, const Output& y,
 // order, and then the offsets that groups have, and the integer sums within a group are exact.
 void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Output& y);
 
-// Counts a product of so many rows as work of the present call.
+// Counts a product of so many rows as work of the present call, while kernels are timed.
 void count_product(const Matrix& weights, int64_t num_rows);
 
 }  // namespace eagre

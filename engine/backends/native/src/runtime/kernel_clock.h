@@ -18,7 +18,7 @@ struct KernelWork {
   int64_t num_operations = 0;               // multiplications and additions
 };
 
-// The work of the call that this thread is in. It is counted whether or not the clock runs.
+// The work of the call that this thread is in, which is counted while the clock runs.
 inline KernelWork& current_work() {
   thread_local KernelWork work;
   return work;
