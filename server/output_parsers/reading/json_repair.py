@@ -209,6 +209,8 @@ class JsonRepair:
             certain = '\\"' if ahead[0] == '"' else ahead[0]
         for again in ahead[1:]:
             try:
+                if self.is_done:  # what follows a whole value has been taken for a part of its last text
+                    raise NotJson
                 certain += self.feed(again)
             except NotJson:
                 self._unsaid = certain + self._unsaid

@@ -196,6 +196,13 @@ def test_a_call_behind_code_is_one(before: str, call: str) -> None:
         assert merged(found) == [ContentDelta(before), ToolCallStart("read"), ToolCallArguments("{}")]
 
 
+def test_quotation_marks_that_end_a_call_in_the_midst_are_no_error() -> None:
+    text = '{"name": "w", "arguments": {"a": "x" "}," !'
+    for cut in range(len(text)):
+        events, is_cut = read(text[:cut], text[cut:])
+        assert (events[:2], is_cut) == ([ToolCallStart("w"), ToolCallArguments('{"a": "x\\" "}')], True)
+
+
 def test_only_what_may_become_a_call_is_held_back() -> None:
     finder = CallFinder({"get_time": {}})
     pieces = ["go", "\nget", "_tea", "\n", "get_time", " is a tool\nget_time(", "zone=", "1", ") it"]

@@ -54,8 +54,12 @@ def test_what_models_write_is_repaired(written: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "{a 1}", "[1 2]", '{"a" 1}', "[,]", "{,}", "1 2", "abc", "]", '["x', "[" * 300 + "]" * 300]
-)
+    "text",
+    [
+        "", "{", "{a 1}", "[1 2]", '{"a" 1}', "[,]", "{,}", "1 2", "abc", "]", '["x', "[" * 300 + "]" * 300,
+        '{"a": "x" "}," !',
+    ],
+)  # fmt: skip
 def test_what_cannot_be_json_is_refused(text: str) -> None:
     with pytest.raises(NotJson):
         repaired(text)
