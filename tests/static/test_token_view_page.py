@@ -132,6 +132,20 @@ async def test_a_tap_on_a_phone_shows_the_card_and_leaves_the_token_in_view(
     await page.close()
 
 
+async def inspect_an_answer(browser: Browser, server: RunningServer) -> Page:
+    """The page with the 300 tokens of an answer in its inspector."""
+    page = await browser.open(server.url + "/", width=1200, height=700)
+    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    await set_value(page, "#max-tokens", "300")
+    await page.evaluate("document.querySelector('#chat-input').focus()")
+    await page.type("Boats?")
+    await page.press("Enter")
+    await page.wait_for("document.querySelector('.message.assistant')?.dataset.finish === 'length'")
+    await page.click(".message.assistant [data-action=tokens]")
+    await page.click("#inspector [data-view=tokens]")
+    return page
+
+
 # The middle of an element, once it has been there for ten frames.
 RESTING_PLACE = """
 new Promise((done) => {
@@ -152,15 +166,7 @@ new Promise((done) => {
 async def test_in_the_inspector_the_alternatives_of_a_token_are_in_sight(
     browser: Browser, server: RunningServer
 ) -> None:
-    page = await browser.open(server.url + "/", width=1200, height=700)
-    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
-    await set_value(page, "#max-tokens", "300")
-    await page.evaluate("document.querySelector('#chat-input').focus()")
-    await page.type("Boats?")
-    await page.press("Enter")
-    await page.wait_for("document.querySelector('.message.assistant')?.dataset.finish === 'length'")
-    await page.click(".message.assistant [data-action=tokens]")
-    await page.click("#inspector [data-view=tokens]")
+    page = await inspect_an_answer(browser, server)
     await page.click("#inspector-replay")
     await page.wait_for("document.querySelectorAll('#inspector .branches button').length === 2")
     await page.wait_for("!document.querySelector('#inspector-replay').hidden")
@@ -208,15 +214,7 @@ new Promise((done) => {
 async def test_a_token_that_slides_under_a_resting_pointer_is_not_pointed_at(
     browser: Browser, server: RunningServer
 ) -> None:
-    page = await browser.open(server.url + "/", width=1200, height=700)
-    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
-    await set_value(page, "#max-tokens", "300")
-    await page.evaluate("document.querySelector('#chat-input').focus()")
-    await page.type("Boats?")
-    await page.press("Enter")
-    await page.wait_for("document.querySelector('.message.assistant')?.dataset.finish === 'length'")
-    await page.click(".message.assistant [data-action=tokens]")
-    await page.click("#inspector [data-view=tokens]")
+    page = await inspect_an_answer(browser, server)
     await page.wait_for("document.querySelectorAll('#inspector .tokens .token').length === 300")
     place = await page.evaluate(RESTING_PLACE.replace("SELECTOR", "#inspector .tokens [data-at='3']"))
     is_open = "document.querySelector('#inspector .token-card').classList.contains('open')"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from engine.backends.base.operands import Activation, NormKind
+from engine.models.architectures.gpt.folder_form import FOLDER_NAMES, with_usual_sizes
 from engine.models.architectures.gpt.joined_qkv import JoinedQkvDecoder
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Names
@@ -17,13 +18,6 @@ from engine.weights.tensors import Transform, rows
 
 # Where config.json says nothing; source: the maker's configuration class.
 _DEFAULTS: dict[str, Any] = {"activation_function": "gelu_pytorch_tanh", "position_embedding_type": "rope"}
-_SIZES = {
-    "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
-    "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "hidden_act": "activation_function",
-}  # fmt: skip
-_FOLDER_NAMES = {
-    "model.embed_tokens.": "transformer.wte.", "model.ln_f.": "transformer.ln_f.", "model.layers.": "transformer.h.",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,7 +30,7 @@ class CodeShell(JoinedQkvDecoder):
     qkv_names: ClassVar[Names] = ("attn.c_attn", "attn_qkv")
     up_names: ClassVar[Names] = ("mlp.c_fc", "ffn_up")
     down_names: ClassVar[Names] = ("mlp.c_proj", "ffn_down")
-    folder_names: ClassVar[Mapping[str, str]] = _FOLDER_NAMES
+    folder_names: ClassVar[Mapping[str, str]] = FOLDER_NAMES
     norm_kind = NormKind.LAYER
     has_norm_bias = True
     derived_tensors = re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias|rotary_emb\.inv_freq)")
@@ -44,14 +38,11 @@ class CodeShell(JoinedQkvDecoder):
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         config = config.with_defaults(_DEFAULTS)
-        hidden_size = config.required_integer("n_embd", least=1)
         if config.text("position_embedding_type") != "rope":
             raise config.error("position_embedding_type", 'it must be "rope"')
         if config.flag("scale_attn_weights") is False:
             raise config.error("scale_attn_weights", "scores that are scaled in another way are not served")
-        config = config.with_values({name: config.value(old) for name, old in _SIZES.items()})
-        if config.value("intermediate_size") is None:
-            config = config.with_values({"intermediate_size": 4 * hidden_size})
+        config = with_usual_sizes(config)
         if folder_config.read_flag(config, "group_query_attention", True):
             num_groups = config.required_integer("num_query_groups", least=1)
             config = config.with_values({"num_key_value_heads": num_groups})

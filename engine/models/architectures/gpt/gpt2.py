@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from engine.backends.base.backend import Products
 from engine.backends.base.operands import Activation, NormKind
 from engine.backends.base.token_layout import TokenLayout
+from engine.models.architectures.gpt.folder_form import with_usual_sizes
 from engine.models.architectures.gpt.joined_qkv import JoinedQkvDecoder
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Names, single
@@ -25,10 +26,6 @@ from engine.weights.tensors import ModelTensor, Transform, Transposed, rows
 
 # Where config.json says nothing; source: transformers' GPT2Config.
 _DEFAULTS: dict[str, Any] = {"activation_function": "gelu_new", "scale_attn_weights": True}
-_SIZES = {
-    "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
-    "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "hidden_act": "activation_function",
-}  # fmt: skip
 _FOLDER_NAMES = {
     "model.embed_tokens.": "wte.", "model.embed_positions.": "wpe.", "model.ln_f.": "ln_f.", "model.layers.": "h.",
 }  # fmt: skip
@@ -69,10 +66,7 @@ class Gpt2(JoinedQkvDecoder):
                 raise config.error(key, "scores that are scaled in another way are not served")
         if config.flag("add_cross_attention"):
             raise config.error("add_cross_attention", "cross-attention is not served")
-        hidden_size = config.required_integer("n_embd", least=1)
-        config = config.with_values({name: config.value(old) for name, old in _SIZES.items()})
-        if config.value("intermediate_size") is None:
-            config = config.with_values({"intermediate_size": 4 * hidden_size})
+        config = with_usual_sizes(config)
         usual = folder_config.read_decoder(
             config, tensor_names, cls.model_type, rotary=NO_ROTARY, is_tied=True,
             hidden_act=("gelu_new", "gelu_pytorch_tanh"), epsilon_key="layer_norm_epsilon", default_epsilon=1e-5,

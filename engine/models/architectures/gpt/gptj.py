@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 from engine.backends.base.operands import Activation, NormKind
 from engine.interface.errors import ModelError
+from engine.models.architectures.gpt.folder_form import FOLDER_NAMES, with_usual_sizes
 from engine.models.architectures.gpt.joined_qkv import JoinedQkvDecoder
 from engine.models.parts import folder_config
 from engine.models.parts.decoder import Decoder, Names
@@ -18,13 +19,6 @@ from engine.weights.tensors import Transform, in_turn, interleaved, paired_rows
 
 # Where config.json says nothing; source: transformers' GPTJConfig.
 _DEFAULTS: dict[str, Any] = {"rotary_dim": 64, "activation_function": "gelu_new", "n_positions": 2048}
-_SIZES = {
-    "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
-    "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "hidden_act": "activation_function",
-}  # fmt: skip
-_FOLDER_NAMES = {
-    "model.embed_tokens.": "transformer.wte.", "model.ln_f.": "transformer.ln_f.", "model.layers.": "transformer.h.",
-}  # fmt: skip
 _NUM_PARTS = 4  # in which CodeGen's joined matrix was trained
 
 
@@ -37,7 +31,7 @@ class GptJ(JoinedQkvDecoder):
     attention_output_names: ClassVar[Names] = ("attn.out_proj", "attn_output")
     up_names: ClassVar[Names] = ("mlp.fc_in", "ffn_up")
     down_names: ClassVar[Names] = ("mlp.fc_out", "ffn_down")
-    folder_names: ClassVar[Mapping[str, str]] = _FOLDER_NAMES
+    folder_names: ClassVar[Mapping[str, str]] = FOLDER_NAMES
     norm_kind = NormKind.LAYER
     has_norm_bias = True
     has_output_bias = True
@@ -50,10 +44,7 @@ class GptJ(JoinedQkvDecoder):
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         config = config.with_defaults(_DEFAULTS)
-        hidden_size = config.required_integer("n_embd", least=1)
-        config = config.with_values({name: config.value(old) for name, old in _SIZES.items()})
-        if config.value("intermediate_size") is None:
-            config = config.with_values({"intermediate_size": 4 * hidden_size})
+        config = with_usual_sizes(config)
         head_dim = folder_config.read_sizes(config)["head_dim"]
         rotary_dim = config.required_integer("rotary_dim", least=2, most=head_dim)
         usual = folder_config.read_decoder(

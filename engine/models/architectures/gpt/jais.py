@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from engine.backends.base.operands import NormKind
+from engine.models.architectures.gpt.folder_form import FOLDER_NAMES, LAYER_SIZES
 from engine.models.architectures.gpt.joined_qkv import JoinedQkvDecoder
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.alibi import MOST_BIAS, with_alibi
@@ -18,13 +19,6 @@ from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Leaf, Part
 from engine.weights.tensors import ModelTensor, Transform, Transposed, in_turn, rows
 
-_NAMES = {
-    "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
-    "max_position_embeddings": "n_positions",
-}  # fmt: skip
-_FOLDER_NAMES = {
-    "model.embed_tokens.": "transformer.wte.", "model.ln_f.": "transformer.ln_f.", "model.layers.": "transformer.h.",
-}  # fmt: skip
 _GATES = {"gate": ("mlp.c_fc2", "ffn_gate"), "up": ("mlp.c_fc", "ffn_up")}
 _DOWN: Names = ("mlp.c_proj", "ffn_down")
 
@@ -37,7 +31,7 @@ class Jais(JoinedQkvDecoder):
     output_norm_names: ClassVar[Names] = ("model.ln_f", "output_norm")
     attention_output_names: ClassVar[Names] = ("attn.c_proj", "attn_output")
     qkv_names: ClassVar[Names] = ("attn.c_attn", "attn_qkv")
-    folder_names: ClassVar[Mapping[str, str]] = _FOLDER_NAMES
+    folder_names: ClassVar[Mapping[str, str]] = FOLDER_NAMES
     norm_kind = NormKind.LAYER
     has_norm_bias = True
 
@@ -53,7 +47,7 @@ class Jais(JoinedQkvDecoder):
         for key, is_usual in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False)):
             if config.flag(key) not in (None, is_usual):
                 raise config.error(key, "scores that are scaled in another way are not served")
-        renamed = {name: config.value(old) for name, old in _NAMES.items()}
+        renamed = {name: config.value(old) for name, old in LAYER_SIZES.items()}
         inner = config.integer("n_inner", least=1) or 4 * config.required_integer("n_embd", least=1)
         usual = folder_config.read_decoder(
             config.with_values({**renamed, "intermediate_size": inner}), tensor_names, "jais",

@@ -5,24 +5,18 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+from engine.models.architectures.gpt.folder_form import FOLDER_NAMES, LAYER_SIZES
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.alibi import with_alibi
 from engine.models.parts.decoder import Decoder, Names, in_layers
 from engine.models.parts.rotary import NO_ROTARY
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.leaf import Leaf, Part, Stored
+from engine.weights.leaf import Leaf, Part, Stored, with_folder_prefixes
 from engine.weights.tensors import rows
 
 # Where config.json says nothing; source: the maker's configuration class.
 _DEFAULTS: dict[str, Any] = {"n_positions": 1024, "multi_query": True}
-_SIZES = {
-    "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
-    "max_position_embeddings": "n_positions",
-}  # fmt: skip
-_FOLDER_NAMES = {
-    "model.embed_tokens.": "transformer.wte.", "model.ln_f.": "transformer.ln_f.", "model.layers.": "transformer.h.",
-}  # fmt: skip
 _SIZE_MULTIPLE = 256  # to which the sizes of feed-forward blocks are rounded up
 
 
@@ -40,7 +34,7 @@ class Refact(Decoder):
         config = config.with_defaults(_DEFAULTS)
         hidden_size = config.required_integer("n_embd", least=1)
         inner = -(-int(8 * hidden_size / 3) // _SIZE_MULTIPLE) * _SIZE_MULTIPLE
-        config = config.with_values({name: config.value(old) for name, old in _SIZES.items()})
+        config = config.with_values({name: config.value(old) for name, old in LAYER_SIZES.items()})
         if config.flag("multi_query") is False:
             raise config.error("multi_query", "several heads of keys are not served for this architecture")
         usual = folder_config.read_decoder(
@@ -54,7 +48,7 @@ class Refact(Decoder):
         return cls(with_alibi(gguf_config.read_decoder(file, rotary=NO_ROTARY)))
 
     def leaves(self) -> tuple[Leaf, ...]:
-        return tuple(leaf.renamed("safetensors", _folder_name) for leaf in super().leaves())
+        return with_folder_prefixes(super().leaves(), FOLDER_NAMES)
 
     def qkv_parts(self, inputs: int | None) -> tuple[Part, ...]:
         """A folder has keys and values in one matrix."""
@@ -83,7 +77,3 @@ class Refact(Decoder):
 
 def _in_folder(part: Part, name: str, transform: Any) -> Part:
     return replace(part, stored={**part.stored, "safetensors": Stored(name, transform)})
-
-
-def _folder_name(name: str) -> str:
-    return next((new + name[len(old) :] for old, new in _FOLDER_NAMES.items() if name.startswith(old)), name)

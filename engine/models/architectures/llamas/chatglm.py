@@ -10,7 +10,7 @@ from engine.models.architectures.llamas.glm import Glm
 from engine.models.parts import folder_config
 from engine.models.parts.decoder import joined
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.leaf import Leaf, Part
+from engine.weights.leaf import Leaf, Part, with_folder_names, with_folder_prefixes
 from engine.weights.tensors import in_turn, paired_rows
 
 _NAMES = {
@@ -63,7 +63,7 @@ class ChatGlm(Glm):
         )  # fmt: skip
 
     def leaves(self) -> tuple[Leaf, ...]:
-        return tuple(leaf.renamed("safetensors", _folder_name) for leaf in super().leaves())
+        return with_folder_prefixes(with_folder_names(super().leaves(), _IN_LAYERS), _FOLDER_NAMES)
 
     def qkv_parts(self, inputs: int | None) -> tuple[Part, ...]:
         config = self.config
@@ -80,9 +80,3 @@ class ChatGlm(Glm):
 
     def gate_up_parts(self, inputs: int | None) -> tuple[Part, ...]:
         return joined((self.config.intermediate_size,) * 2, inputs, ("mlp.dense_h_to_4h", "ffn_up"))
-
-
-def _folder_name(name: str) -> str:
-    for old, new in _IN_LAYERS.items():
-        name = name.replace(old, new)
-    return next((new + name[len(old) :] for old, new in _FOLDER_NAMES.items() if name.startswith(old)), name)

@@ -14,7 +14,7 @@ from engine.models.parts.rotary_config import read_rotary_dim_of_gguf, read_rota
 from engine.weights.formats.fields import MAX_INTEGER
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
+from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored, with_folder_prefixes
 from engine.weights.spread_heads import fewer_heads_of_inputs, fewer_heads_of_outputs
 from engine.weights.tensors import rows
 
@@ -91,7 +91,7 @@ class OpenElm(Deci):
         return cls(_of_openelm(gguf_config.decoder_of(file, sizes, rotary), heads, kv_heads, feed_sizes))
 
     def leaves(self) -> tuple[Leaf, ...]:
-        return tuple(leaf.renamed("safetensors", _folder_name) for leaf in super().leaves())
+        return with_folder_prefixes(super().leaves(), _FOLDER_NAMES)
 
     def attention_leaves(self) -> list[Leaf]:
         config, group = self.config, self.config.num_heads // self.config.num_kv_heads
@@ -145,10 +145,6 @@ class OpenElm(Deci):
 
 
 _PROJ_1 = "model.layers.{layer}.ffn.proj_1.weight"
-
-
-def _folder_name(name: str) -> str:
-    return next((new + name[len(old) :] for old, new in _FOLDER_NAMES.items() if name.startswith(old)), name)
 
 
 def _read_counts(config: JsonFile, key: str, num_layers: int) -> list[int]:

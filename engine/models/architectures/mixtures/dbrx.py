@@ -13,7 +13,7 @@ from engine.models.parts.routed.joined_experts import ExpertParts, with_stored
 from engine.models.parts.routing import Routing
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.leaf import Leaf, Part, Stored
+from engine.weights.leaf import Leaf, Part, Stored, with_folder_prefixes
 from engine.weights.tensors import Transposed
 
 _NAMES = {
@@ -81,7 +81,7 @@ class Dbrx(ExpertsDecoder):
         return cls(_of_dbrx(usual, routing, gguf_config.read_multiplier(file, "attention.clamp_kqv", 0.0)))
 
     def leaves(self) -> tuple[Leaf, ...]:
-        return tuple(leaf.renamed("safetensors", _folder_name) for leaf in super().leaves())
+        return with_folder_prefixes(super().leaves(), _FOLDER_NAMES)
 
     def qkv_parts(self, inputs: int | None) -> tuple[Part, ...]:
         sizes = (self.config.q_size, self.config.kv_size, self.config.kv_size)
@@ -101,7 +101,3 @@ class Dbrx(ExpertsDecoder):
 
 def _of_dbrx(usual: DecoderConfig, routing: Routing, qkv_limit: float) -> ExpertsConfig:
     return with_experts(replace(usual, rms_norm_eps=_EPSILON, qkv_limit=qkv_limit), routing)
-
-
-def _folder_name(name: str) -> str:
-    return next((new + name[len(old) :] for old, new in _FOLDER_NAMES.items() if name.startswith(old)), name)
