@@ -72,7 +72,7 @@ def encode(
     """
     tokens = jnp.asarray(batch.tile_tokens).reshape(-1)
     hidden, kv = _hidden_of(params, kv, tokens, batch, model, backends, groups=None)
-    states = model.states(params, hidden, jnp.arange(hidden.shape[0]), backends).astype(jnp.float32)
+    states = model.all_states(params, hidden, backends).astype(jnp.float32)
     by_tile, are_maxima = states.reshape(*shares.shape, -1), jnp.any(shares < 0, axis=1)
     # Padding may be anything: 0 times a NaN is a NaN.
     sums = jnp.sum(jnp.where(shares[..., None] > 0, by_tile * shares[..., None], 0), axis=1)
