@@ -72,7 +72,7 @@ def measured(engine: Engine, case: Case, repeats: int) -> list[StepTime]:
     if case.num_tiles:
         return [timed_steps(engine, prompts.tolist(), 1)[0] for _ in range(repeats + 1)][1:]
     # The first prompts decode while others are computed, so that their contexts are a little longer.
-    num_prompt_steps = -(-prompts.size // engine.config.max_num_batched_tokens)
+    num_prompt_steps = -(-prompts.size // engine.scheduler.max_num_batched_tokens)
     return timed_steps(engine, prompts.tolist(), repeats + 2 + num_prompt_steps)[1 : repeats + 1]
 
 
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     if not cases:
         parser.error("neither --rows nor --tiles has a number")
     num_sequences = max(case.num_sequences for case in cases)
-    num_batched = TILE_SIZE * max(_LEAST_TILES, *options.tiles)
+    num_batched = TILE_SIZE * max([_LEAST_TILES, *options.tiles])
     length = max(case.context for case in cases) + options.repeats + 2
     length += -(-num_sequences * options.context // num_batched)
     page_size = PAGE_SIZE_BY_BACKEND["cpu"]

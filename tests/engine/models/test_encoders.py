@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 
 from engine.backends.backends import BACKENDS
 from engine.backends.base.backend import Backend
+from engine.backends.native.library import multiplies_bytes_faster
 from engine.backends.xla.matrices import ArrayLayout
 from engine.client import EngineClient
 from engine.interface.config import TILE_SIZE, EngineConfig
@@ -72,7 +73,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def engine_of(path: Path, backend: str, **changes: Any) -> AsyncIterator[EngineClient]:
-    config = EngineConfig(dtype="float32", matmul_backend=backend, attention_backend=backend, **changes)
+    config = EngineConfig(**{"dtype": "float32", "matmul_backend": backend, "attention_backend": backend, **changes})
     client = await asyncio.to_thread(EngineClient.load, path, config, lambda stage, done, total: None)
     client.start(asyncio.get_running_loop())
     try:
@@ -124,6 +125,24 @@ async def test_texts_are_pooled_as_transformers_does(folders: Path, backend: Bac
         assert client.stats().num_active_pages == 0
 
 
+async def test_products_of_a_sentence_encoder_are_of_bytes_where_these_are_faster(native: str, folders: Path) -> None:
+    """And where nothing else is wanted: floats of a file become int8 then. Embeddings of words stay as they are."""
+    texts = GOLDENS["bert"]["texts"]
+    faster = {"bfloat16+int8"} if multiplies_bytes_faster() else {"bfloat16"}
+    for dtype, expected in (("auto", faster), ("bfloat16", {"bfloat16"}), ("float32", {"float32"})):
+        async with engine_of(folders / "bert", "native", dtype=dtype, max_num_seqs=4) as client:
+            assert {client.model_info.dtype} == expected
+            for text, vector in zip(texts, await embed_all(client, texts, Pooling.MEAN), strict=True):
+                wanted = np.array(text["mean"])
+                assert 1 - vector @ wanted / np.linalg.norm(vector) / np.linalg.norm(wanted) < 2e-3
+
+
+async def test_scores_are_computed_with_what_the_file_has(native: str, folders: Path) -> None:
+    """A head that scores pairs says where one is better, which rounding might turn around."""
+    async with engine_of(folders / "bert_classifier", "native", dtype="auto", max_num_seqs=4) as client:
+        assert client.model_info.dtype == "bfloat16"
+
+
 async def test_each_token_of_a_text_has_its_own_embedding(folders: Path) -> None:
     """All at once and each alone, beside texts that are pooled."""
     texts = GOLDENS["bert"]["texts"]
@@ -161,10 +180,8 @@ def pooled(states: np.ndarray, pooling: Pooling, first: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["bert", DECODER])
 async def test_every_pooling(folders: Path, name: str) -> None:
-    """Texts of all poolings in one step, of one tile and of several; alone, an encoder gives the same bits."""
+    """Texts of all poolings in one step, of one tile and of several; and each alone, which gives the same bits."""
     texts = GOLDENS[name]["texts"]
-    # A decoder sums by the pieces of a prompt, and how it is cut depends on what stands beside it.
-    rounding = 1e-6 if name == DECODER else 0.0
     poolings = [each for each in Pooling if each is not Pooling.NONE]
     async with engine_of(folders / name, "native", max_num_seqs=4, max_num_batched_tokens=64) as client:
         if name == DECODER:  # its head stands for a dense layer
@@ -177,7 +194,7 @@ async def test_every_pooling(folders: Path, name: str) -> None:
             for text, own, vector in zip(texts, states, got, strict=True):
                 np.testing.assert_allclose(vector, pooled(own, pooling), rtol=0, atol=2e-5)
                 (alone,) = await embed_all(client, [text], pooling)
-                np.testing.assert_allclose(alone, vector, rtol=0, atol=rounding)
+                assert np.array_equal(alone, vector)
         text = texts[-1]
         for pooling in poolings:
             behind_prompt = await client.embed(
@@ -192,9 +209,16 @@ async def test_every_pooling(folders: Path, name: str) -> None:
                 texts[longest]["token_ids"], pooling, second_start=texts[longest]["second_start"], first_pooled=first
             )
             np.testing.assert_allclose(behind_prompt, pooled(states[longest], pooling, first), rtol=0, atol=2e-5)
-        one_by_one = [await client.embed(text["token_ids"], pooling) for pooling in poolings[:2]]
-        joined = await client.embed(text["token_ids"], tuple(poolings[:2]))
-        np.testing.assert_allclose(joined, np.concatenate(one_by_one), rtol=0, atol=rounding)
+        one_by_one = [await client.embed(text["token_ids"], pooling) for pooling in poolings]
+        num_before = client.stats().num_prompt_tokens
+        joined = await asyncio.gather(
+            client.embed(text["token_ids"], tuple(poolings)), client.embed(text["token_ids"], tuple(poolings[1:3]))
+        )
+        assert np.array_equal(joined[0], np.concatenate(one_by_one))
+        assert np.array_equal(joined[1], np.concatenate(one_by_one[1:3]))
+        num_each = len(text["token_ids"]) + (name == DECODER)  # the text is computed once, however it is pooled
+        assert client.stats().num_prompt_tokens - num_before == 2 * num_each
+        assert client.stats().compiles_after_ready == 0
 
 
 async def test_what_an_encoder_refuses(folders: Path) -> None:

@@ -3,8 +3,10 @@
 #include <cstdint>
 
 #include "layout/format.h"
+#include "nodes/node_memory.h"
 #include "packing/grids.h"
 #include "packing/pack.h"
+#include "tiles/tile_kernel.h"
 
 namespace eagre {
 
@@ -18,10 +20,17 @@ extern "C" int32_t eagre_pack(int32_t encoding, int32_t format, const uint8_t* r
   return static_cast<int32_t>(pack_rows(from, static_cast<Format>(format), reinterpret_cast<std::byte*>(tiles), stride));
 }
 
+// As touch_tiles, of the threads of the kernels.
+extern "C" void eagre_touch(uint8_t* array, int64_t num_bytes, const FreshTiles* tiles, int64_t count, int32_t per_node) {
+  touch_tiles(ThreadNodes::shared(), reinterpret_cast<std::byte*>(array), num_bytes, tiles, count, per_node);
+}
+
 // As take_grid; 0 where it is none of the encoding's.
 extern "C" int32_t eagre_take_grid(int32_t encoding, const int8_t* grid, int64_t num_bytes) {
   return take_grid(static_cast<Encoding>(encoding), grid, num_bytes) ? 1 : 0;
 }
+
+extern "C" int32_t eagre_multiplies_bytes_faster() { return multiplies_bytes_faster() ? 1 : 0; }
 
 // Bytes of a tile of so many groups of inputs in a format.
 extern "C" int64_t eagre_tile_bytes(int32_t format, int64_t num_groups) {

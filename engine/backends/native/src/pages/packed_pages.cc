@@ -11,19 +11,17 @@ namespace {
 
 constexpr int kLanes = 16;
 
-// Puts numbers `stride` numbers from each other, `run` of them together.
-template <class Number>
-void scatter(const Number* from, int64_t count, int64_t run, int64_t stride, Number* to) {
-  for (int64_t i = 0; i < count; i += run, to += stride) {
-    for (int64_t j = 0; j < run; ++j) to[j] = from[i + j];
-  }
+// Puts numbers `stride` numbers from each other, kRun of them together.
+template <int kRun, class Number>
+void scatter(const Number* from, int64_t count, int64_t stride, Number* to) {
+  for (int64_t i = 0; i < count; i += kRun, to += stride) std::memcpy(to, from + i, kRun * sizeof(Number));
 }
 
 template <class Number>
 void write_numbers(int part, int64_t token, int64_t d, const Number* x, Number* to) {
-  constexpr int64_t kNumbers = sizeof(uint32_t) / sizeof(Number);  // of a word
-  if (part == 0) return scatter(x, d, kNumbers, kNumbers * kHalfKeys, to + kNumbers * token);
-  scatter(x, d, 1, kNumbers, to + token / kNumbers * kNumbers * d + token % kNumbers);
+  constexpr int kNumbers = sizeof(uint32_t) / sizeof(Number);  // of a word
+  if (part == 0) return scatter<kNumbers>(x, d, kNumbers * kHalfKeys, to + kNumbers * token);
+  scatter<1>(x, d, kNumbers, to + token / kNumbers * kNumbers * d + token % kNumbers);
 }
 
 // bfloat16, which are exact, of rows of words of four bytes: a row of pairs of the first two, and then one of the last two.
