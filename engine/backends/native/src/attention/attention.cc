@@ -73,7 +73,7 @@ class Attention {
     }
     pool_.run(static_cast<int64_t>(stretches.size()), [&](int64_t index, int) {
       const auto [row, first, end] = stretches[index];
-      for (int32_t i = first; i < end; ++i) place_token(in_, pages_, *row, row->first_token + i, queries_);
+      eagre::place_tokens(in_, pages_, *row, first, end, queries_);
     });
   }
 
