@@ -46,9 +46,9 @@ class Reconfiguration:
     """Reads the settings of one server again."""
 
     def __init__(self, served: ServedModels, read: Callable[[], ServerSettings], check: Check) -> None:
-        """Args:
-        read: raises SettingsError for a file that cannot be used; it blocks.
-        check: raises what is wrong with a model of other settings, before one that is loaded is given up for it.
+        """`read` blocks, and raises SettingsError for a file that cannot be used.
+
+        `check` raises what is wrong with a model of other settings, before one that is loaded is given up for it.
         """
         self._served = served
         self._read = read

@@ -258,6 +258,24 @@ async def test_a_wake_that_fails_lets_go_of_the_weights_that_it_has_read(client,
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
 
+async def test_forgotten_weights_that_cannot_be_read_are_found_before_the_wake(
+    client, expected, real_engine, monkeypatch, tmp_path
+):
+    cut = tmp_path / real_engine.model_path.name
+    with real_engine.model_path.open("rb") as whole:
+        cut.write_bytes(whole.read(1 << 20))
+    with monkeypatch.context() as patched:
+        patched.setattr(real_engine, "model_path", cut)
+        await client.lifecycle.check_weights()  # they are in memory
+        await client.lifecycle.sleep(forget_weights=True)
+        with pytest.raises(ModelError, match=cut.name):
+            await client.lifecycle.check_weights()
+    await client.lifecycle.check_weights()
+    assert (client.lifecycle.state, client.lifecycle.has_weights) == (EngineState.ASLEEP, False)
+    await client.lifecycle.wake()
+    assert (await read(submit(client, FACT)))[0] == expected(FACT)
+
+
 @pytest.mark.parametrize("forget_weights", [False, True])
 @pytest.mark.parametrize("lacking", ["pages", "thread", "weights"])
 async def test_a_wake_that_fails_half_way_leaves_the_engine_asleep_as_it_was(

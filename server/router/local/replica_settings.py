@@ -1,7 +1,7 @@
 """The share of each of several servers on one machine: settings, cores, memory and GPU."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -71,20 +71,31 @@ def socket_of(folder: Path, index: int) -> Path:
     return folder / f"{index}.sock"
 
 
-def environment_of(settings: ServerSettings, num_replicas: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a server with these settings, which is one of `num_replicas`, from that of this process."""
+def environment_of(settings: ServerSettings, num_threads: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server with these settings and so many threads, from that of this process."""
     declared = {variable_name(setting) for setting in ServerSettings.declared()}
     others = {name: value for name, value in environment.items() if name not in declared}
     own = write(settings_of(ServerSettings).values(), settings)
     of_engine = write(settings_of(EngineConfig).values(), settings.engine)
-    return {**others, **own, **of_engine, THREADS: str(max(1, _num_threads(environment) // num_replicas))}
+    return {**others, **own, **of_engine, THREADS: str(num_threads)}
 
 
-def _num_threads(environment: Mapping[str, str]) -> int:
-    """The threads of a server that is alone: those that are given, or one for each core that it may use."""
+def threads_of_each(processors: Sequence[frozenset[int] | None], environment: Mapping[str, str]) -> list[int]:
+    """The threads of servers that are kept to these processors each, or, where it is None, to none.
+
+    Threads that the environment gives are divided alike. Otherwise there is one for each processor, and servers of one
+    memory node divide those of their node: nodes may have more and fewer of them.
+    """
     given = environment.get(THREADS, "")
     if given.isdigit() and int(given) > 0:
-        return int(given)
+        return [max(1, int(given) // len(processors))] * len(processors)
+    return [max(1, _count(own) // processors.count(own)) for own in processors]
+
+
+def _count(processors: frozenset[int] | None) -> int:
+    """How many processors these are; None: all that this process may use."""
+    if processors is not None:
+        return len(processors)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -14,6 +14,7 @@ from server.router.local.replica_settings import (
     gpu_of_each,
     settings_of_replica,
     socket_of,
+    threads_of_each,
 )
 from server.router.local.supervisor import NeverReady, Supervisor
 from server.router.replica import UNIX
@@ -42,11 +43,12 @@ class LocalReplicas:
         self.description = f"{num_replicas} replicas"
         self._addresses = {str(index): f"{UNIX}{socket_of(folder, index)}" for index in range(num_replicas)}
         self._supervisors: dict[str, Supervisor] = {}
-        for index, processors in enumerate(processors_of_each(num_replicas)):
-            of_replica = environment_of(settings_of_replica(settings, index, folder), num_replicas, environment)
+        nodes = processors_of_each(num_replicas)
+        for index, num_threads in enumerate(threads_of_each(nodes, environment)):
+            of_replica = environment_of(settings_of_replica(settings, index, folder), num_threads, environment)
             if gpus is not None:
                 of_replica[VISIBLE_GPUS] = gpus[index]
-            self._supervisors[str(index)] = Supervisor(str(index), of_replica, processors=processors)
+            self._supervisors[str(index)] = Supervisor(str(index), of_replica, processors=nodes[index])
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, replicas: Replicas) -> None:

@@ -26,6 +26,7 @@ _BEGINS = "\u2581"  # before one that does, in GGUF files
 _MAX_WORD_CHARS = 100  # of a word; a longer one is unknown as a whole
 _FILLER = re.compile(r"\[PAD\d+\]")  # what the converter calls a token that SentencePiece's own file does not have
 _MASK = "<mask>"  # such a token
+_FOUND_IN_TEXTS = frozenset({TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED})  # before anything else
 # Characters with all beginnings that they have in UTF-8.
 _OF_ALL_KINDS = "".join(map(chr, (*range(1, 0x800), *range(0x800, 0xD800, 0x40), *range(0x10000, 0x110000, 0x1000))))
 
@@ -101,9 +102,6 @@ class UnigramVocabulary(TokenizersEncoder):
             self.token_bytes = bytes_of_pieces(tokens, types)
         except ValueError as error:
             raise ModelError(str(error)) from error
-
-
-_FOUND_IN_TEXTS = frozenset({TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED})
 
 
 def _added(types: Mapping[int, int], tokens: Sequence[str]) -> dict[int, AddedToken]:

@@ -14,6 +14,7 @@ import pytest
 
 from engine.interface.types import MachineMemory
 from server.cli.listeners import start_sites
+from server.cli.model_loader import ModelLoader
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.residency import PlannedLoad
 from server.serving.served_model import ModelState, ServedModel
@@ -42,7 +43,7 @@ class Source:
 class SeveralServer(Address):
     served: ServedModels
     sources: dict[str, Source]
-    loader: FakeLoader
+    loader: FakeLoader | ModelLoader
 
     def states(self) -> dict[str, str]:
         return {model.model_name: str(model.state) for model in self.served.all}

@@ -32,7 +32,7 @@ from server.startup.settings import ServerSettings
 from tests.golden.tiny_llama import CONFIG, weights
 from tests.model_folders import write_folder, write_gguf_twin
 from tests.server.conftest import eventually
-from tests.server.serving.conftest import FakeLoader, SeveralServer
+from tests.server.serving.conftest import SeveralServer
 from tests.server.support.gguf_files import whole_vocabulary
 
 GOLDENS = json.loads((Path(__file__).parents[2] / "golden" / "tiny_llama.json").read_text(encoding="utf-8"))["prompts"]
@@ -80,7 +80,7 @@ async def serving(models: Iterable[Path], *, models_max: int) -> AsyncIterator[S
     served.start(loader, machine_memory)
     assert await loader.load_first()
     async with aiohttp.ClientSession() as http:
-        yield SeveralServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, served, {}, FakeLoader({}, None))
+        yield SeveralServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, served, {}, loader)
     await runner.cleanup()
     for model in served.all:
         if model.is_open:

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from engine.interface.config import EngineConfig
@@ -17,6 +18,8 @@ from server.startup.model_loader import ModelPlan, load_model, plan_model
 from server.startup.progress import silent
 from server.startup.settings import ServerSettings, SettingsError
 from server.text.text_model import TextModel
+from tests.engine.adapters.peft_adapters import write_adapter
+from tests.model_folders import write_folder
 from tests.server.support.gguf_files import byte_level_fields, write_gguf
 
 QWEN = QwenPictures(
@@ -131,3 +134,12 @@ def test_more_pages_than_memory_are_refused(model_path: Path) -> None:
     engine = EngineConfig(num_pages=2_000_000_000)
     with pytest.raises(ValueError, match=r"num_pages is 2000000000; a page takes .* bytes, so at most .* fit"):
         load_model(ServerSettings(engine=engine), silent)
+
+
+def test_an_adapter_that_does_not_fit_is_found_before_anything_is_loaded(tmp_path: Path) -> None:
+    model = write_folder(tmp_path / "model")
+    pair = (np.zeros((4, 16), np.float32), np.zeros((24, 4), np.float32))
+    adapter = write_adapter(tmp_path / "a", {"model.layers.0.self_attn.q_proj": pair}, {"r": 4})
+    settings = ServerSettings(models=(str(model),), lora=(str(adapter),))
+    with pytest.raises(ModelError, match=r"q_proj is for a matrix of 24 outputs and 16 inputs"):
+        plan_model(settings, silent)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from server.router.local.replica_settings import (
     environment_of,
     gpu_of_each,
     settings_of_replica,
+    threads_of_each,
 )
 from server.startup.settings import ServerSettings, SettingsError
 
@@ -34,9 +36,9 @@ GIVEN = {
 def test_a_replica_finds_its_share_in_its_environment() -> None:
     settings = ServerSettings.from_sources({}, GIVEN)
     of_replica = settings_of_replica(settings, 1, Path("/run/x"))
-    environment = environment_of(of_replica, 2, GIVEN)
+    environment = environment_of(of_replica, *threads_of_each([None], GIVEN), GIVEN)
     assert ServerSettings.from_sources({}, environment) == of_replica
-    assert (environment["EAGRE_THREADS"], environment["EAGRE_CACHE"]) == ("2", "elsewhere")
+    assert (environment["EAGRE_THREADS"], environment["EAGRE_CACHE"]) == ("5", "elsewhere")
     assert (of_replica.uds, of_replica.replica_name, of_replica.store) == ("/run/x/1.sock", "1", "kept.sqlite.1")
     assert (of_replica.engine.num_pages, of_replica.engine.memory_utilization) == (50, 0.15)
     assert not of_replica.engine.enable_prefix_caching
@@ -49,7 +51,29 @@ def test_no_share_is_less_than_what_a_server_needs() -> None:
     settings = ServerSettings.from_sources({}, {"EAGRE_DATA_PARALLEL": "8", "EAGRE_NUM_PAGES": "5"})
     of_replica = settings_of_replica(settings, 0, Path("/run/x"))
     assert of_replica.engine.num_pages == 2
-    assert environment_of(of_replica, 8, {"EAGRE_THREADS": "3"})["EAGRE_THREADS"] == "1"
+    assert threads_of_each([None] * 8, {"EAGRE_THREADS": "3"}) == [1] * 8
+
+
+SMALL, LARGE = frozenset({0, 1}), frozenset(range(2, 8))  # memory nodes
+
+
+@pytest.mark.parametrize(
+    ("processors", "given", "expected"),
+    [
+        ([None, None, None], {}, [2, 2, 2]),
+        ([SMALL, LARGE], {}, [2, 6]),
+        ([SMALL, LARGE] * 2, {}, [1, 3, 1, 3]),
+        ([SMALL, LARGE] * 3, {}, [1, 2] * 3),
+        ([SMALL, LARGE], {"EAGRE_THREADS": "6"}, [3, 3]),
+        ([None, None], {"EAGRE_THREADS": "none"}, [4, 4]),
+    ],
+)
+def test_servers_divide_the_cores_of_their_memory_node(
+    processors: list[frozenset[int] | None], given: dict[str, str], expected: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert threads_of_each(processors, given) == expected
 
 
 @pytest.mark.parametrize(

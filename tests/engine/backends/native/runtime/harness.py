@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.patience import PROCESS_S
 
 SOURCES = Path(__file__).parents[5] / "engine" / "backends" / "native" / "src"
 OF_POOL = (
@@ -27,5 +27,5 @@ def build(text: str, folder: Path, *sources: str, flags: Sequence[str] = ()) -> 
     path = folder / "harness.so"
     inputs = [str(folder / "harness.cc"), *(str(SOURCES / name) for name in sources)]
     command = [COMPILER, "-std=c++17", "-O1", "-fPIC", "-pthread", "-shared", f"-I{SOURCES}", *flags, *inputs]
-    subprocess.run([*command, "-o", str(path)], check=True, timeout=PATIENCE_S)
+    subprocess.run([*command, "-o", str(path)], check=True, timeout=PROCESS_S)
     return ctypes.CDLL(str(path))
