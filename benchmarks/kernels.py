@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     if not cases:
         parser.error("neither --rows nor --tiles has a number")
     num_sequences = max(case.num_sequences for case in cases)
-    num_batched = TILE_SIZE * max(_LEAST_TILES, *options.tiles)
+    num_batched = TILE_SIZE * max([_LEAST_TILES, *options.tiles])
     length = max(case.context for case in cases) + options.repeats + 2
     length += -(-num_sequences * options.context // num_batched)
     page_size = PAGE_SIZE_BY_BACKEND["cpu"]

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "attention/counts.h"
 #include "isa/attention_isa.h"
@@ -37,11 +38,12 @@ template <int kTogether, class Word, int R, int V>
 [[gnu::always_inline]] inline void multiply(const std::byte* left, int64_t left_stride, const Word* const (&columns)[2],
                                             int64_t stride, int num_words, Prefetch& ahead, PairLanes (&sums)[R][V]) {
   static_assert(V <= 2 * kTogether);
-  const auto multiply_word = [&](int word) {
+  const auto multiply_word = [&](int word, auto is_fast) __attribute__((always_inline)) {
     PairLanes pairs[V];
     EAGRE_UNROLL(8)
     for (int v = 0; v < V; ++v) {
       pairs[v] = load_pairs(columns[v / kTogether] + word * stride + v % kTogether * kPairLanes);
+      if (is_fast()) pairs[v] = kept(pairs[v]);
     }
     EAGRE_UNROLL(8)
     for (int r = 0; r < R; ++r) {
@@ -53,13 +55,12 @@ template <int kTogether, class Word, int R, int V>
       }
     }
   };
-  int word = 0;
-  for (; word + kWordsAtOnce<Word> <= num_words; word += kWordsAtOnce<Word>) {
-    ahead.prefetch_lines<V * kPairLanes / 4>();
+  constexpr int kAtOnce = kWordsAtOnce<Word>;
+  prefetch_beside<V * kPairLanes / 4>(ahead, num_words / kAtOnce, [&](int turn, auto is_fast) __attribute__((always_inline)) {
     EAGRE_UNROLL(8)
-    for (int i = 0; i < kWordsAtOnce<Word>; ++i) multiply_word(word + i);
-  }
-  for (; word < num_words; ++word) multiply_word(word);
+    for (int i = 0; i < kAtOnce; ++i) multiply_word(kAtOnce * turn + i, is_fast);
+  });
+  for (int word = num_words / kAtOnce * kAtOnce; word < num_words; ++word) multiply_word(word, std::true_type());
 }
 
 template <int R, int V>
@@ -85,7 +86,7 @@ void score(const Block& block, int column, const std::byte* queries, int num_wor
                                   keys_of<Word>(block, 2)};
   PairLanes sums[R][V];
   clear(sums);
-  multiply<kHalfRegisters>(queries, stride, columns, kHalfKeys, num_words, block.prefetch, sums);
+  multiply<kHalfRegisters>(queries, stride, columns, kHalfKeys, num_words, block.behind_keys(), sums);
   EAGRE_UNROLL(8)
   for (int r = 0; r < R; ++r) {
     const float scale = float_at(queries + r * stride + 4 * num_words);
@@ -106,7 +107,7 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
     const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + 4 * half * kHalfPairs;
     const int count = std::min(kHalfPairs, num_words - half * kHalfPairs);
     const Word* const columns[2] = {values_of<Word>(block, half) + column, nullptr};
-    multiply<V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, block.prefetch, sums);
+    multiply<V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, block.behind_values(), sums);
   }
   EAGRE_UNROLL(8)
   for (int r = 0; r < R; ++r) {

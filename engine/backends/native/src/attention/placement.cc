@@ -102,7 +102,29 @@ void write_vector(const Pages& p, int part, int64_t vector, const float* x) {
   }
 }
 
+// Where a token's keys and values go.
+struct Place {
+  int64_t page, offset;
+  bool is_written;  // the null page is nobody's
+};
+
+Place place_of(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t position) {
+  const int64_t index = position / pages.page_size;
+  const int64_t page = index < in.table_width ? in.page_table[row.row * in.table_stride + index] : 0;
+  return {page, position % pages.page_size, page > 0 && page < pages.num_pages};
+}
+
 }  // namespace
+
+void prefetch_place(const AttentionInput& in, const Pages& pages, const StepRow& row) {
+  const Place place = place_of(in, pages, row, row.start);
+  if (!place.is_written || !is_packed(pages)) return;
+  for (int part = 0; part < 2; ++part) {
+    for (int64_t head = 0; head < pages.num_heads; ++head) {
+      prefetch_packed(pages, part, vector_index(pages, place.page, part, head, place.offset));
+    }
+  }
+}
 
 void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, const Queries& queries) {
   const int64_t d = pages.head_dim;
@@ -111,13 +133,12 @@ void place_token(const AttentionInput& in, const Pages& pages, const StepRow& ro
     std::byte* to = queries.at(head / queries.group, token) + head % queries.group * queries.bytes_per_head;
     write_query(factors, query, d, to);
   });
-  const int64_t position = row.start + (token - row.first_token);
-  const int64_t index = position / pages.page_size, offset = position % pages.page_size;
-  const int64_t page = index < in.table_width ? in.page_table[row.row * in.table_stride + index] : 0;
-  if (page <= 0 || page >= pages.num_pages) return;  // the null page is nobody's
-  for_each_head(in, in.k_norm, token, in.num_heads, pages.num_heads, pages, 1.0f, [&](int64_t head, const float* key) {
+  const auto [page, offset, is_written] = place_of(in, pages, row, row.start + (token - row.first_token));
+  if (!is_written) return;
+  const auto put_key = [&, page = page, offset = offset](int64_t head, const float* key) {
     write_vector(pages, 0, vector_index(pages, page, 0, head, offset), key);
-  });
+  };
+  for_each_head(in, in.k_norm, token, in.num_heads, pages.num_heads, pages, 1.0f, put_key);
   if (pages.num_parts == 1) return;
   const int64_t own = in.head_dim;
   const float* value = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * own;

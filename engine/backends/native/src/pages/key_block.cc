@@ -90,8 +90,20 @@ Factors factors_of(const Pages& pages) {
   return kWidensInProducts ? Factors::kWidenedPairs : Factors::kFloats;
 }
 
+bool is_multiplied_as_stored(const Pages& pages) {
+  const Factors factors = factors_of(pages);
+  if (!is_packed(pages)) return false;
+  return is_of_integers(factors) || pages.type == (factors == Factors::kFloats ? PageType::kFloat32 : PageType::kBfloat16);
+}
+
 PageType fastest_type() {
   return kHasFastPairs && !has_fast_bf16_dot() ? PageType::kInt16 : PageType::kBfloat16;
+}
+
+int tokens_multiplied(const Pages& pages, int count) {
+  const Factors factors = factors_of(pages);
+  if (EAGRE_HAS_TILE_REGISTERS && factors == Factors::kPairs) return count > 0 ? kHalfKeys : 0;
+  return factors == Factors::kFloats ? count : (count + 1) / 2 * 2;
 }
 
 int64_t vector_words(const Pages& pages) {

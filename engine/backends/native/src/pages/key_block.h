@@ -29,6 +29,9 @@ inline bool is_of_integers(Factors factors) { return factors == Factors::kBytePa
 
 Factors factors_of(const Pages& pages);
 
+// Whether products load what is in the pages where it lies.
+bool is_multiplied_as_stored(const Pages& pages);
+
 // The type of pages of 16 bits that these kernels multiply fastest.
 PageType fastest_type();
 
@@ -48,7 +51,13 @@ struct Block {
   uint32_t* staged;  // as much as both halves' keys, for what is stored in another type or order
   float key_scales[kBlockKeys];  // of pages of integers
   float value_scales[kBlockKeys];
-  mutable Prefetch prefetch;  // at the pages of the next block; products ask for them
+  // At the pages of the next block; products ask for them. Where the processor keeps all requests, the product with the keys
+  // asks for the values of this block, and the one with values for the next one's keys, so that the first cache has room for
+  // what is on its way; and where that is too near, each for the same of the next block.
+  mutable Prefetch prefetch, prefetch_beside_values;
+
+  Prefetch& behind_keys() const { return prefetch; }
+  Prefetch& behind_values() const { return keeps_requests() ? prefetch_beside_values : prefetch; }
 };
 
 // The keys of a block's vector of 16: words are kHalfKeys words apart.
@@ -63,6 +72,9 @@ inline const Word* values_of(const Block& block, int half) {
   return static_cast<const Word*>(block.values[half]);
 }
 
+// How many tokens of a half that has `count` are multiplied in its products with weights, which are 0 behind the count.
+int tokens_multiplied(const Pages& pages, int count);
+
 // Words of 4 bytes that a head's vector takes as products load it.
 int64_t vector_words(const Pages& pages);
 
@@ -71,6 +83,12 @@ int64_t block_words(const Pages& pages);
 
 // A block in memory of that size.
 Block block_at(uint32_t* memory, const Pages& pages);
+
+// Whether products wait between their requests, see `prefetch_beside`. Those of many rows and of int8 are slow enough.
+inline void wait_between_requests(bool waits, Block& block) {
+  block.prefetch.set_waiting(waits);
+  block.prefetch_beside_values.set_waiting(waits);
+}
 
 // Neighbouring tokens of a context that lie in one page.
 struct Run {
