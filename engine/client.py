@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.adapters.adapter_memory import with_adapter_bytes
 from engine.adapters.adapter_weights import AdapterWeights
 from engine.adapters.gguf_adapter import open_adapter
 from engine.embedding import embed, next_logprobs
 from engine.engine import Engine
+from engine.engine_plan import EnginePlan
 from engine.engine_thread import JOIN_SECONDS, EngineThread
 from engine.interface.config import EngineConfig, ModelInfo
 from engine.interface.errors import ModelError, naming
@@ -35,7 +35,7 @@ from engine.interface.types import (
 )
 from engine.loop import Abort
 from engine.models import open_model
-from engine.models.footprint import footprint, memory
+from engine.models.footprint import memory
 from engine.request_limits import QueueLimits, check_prompt, check_text
 from engine.request_timeouts import RequestTimeouts
 from engine.schedule.request import Request
@@ -44,8 +44,8 @@ from engine.token_stream import Outbox, TokenStream
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import InvalidParameter, SamplingParams
 
-# The server knows streams and adapters by way of the client.
-__all__ = ["AdapterWeights", "EngineClient", "Outbox", "TokenStream"]
+# The server knows streams, adapters and plans by way of the client.
+__all__ = ["AdapterWeights", "EngineClient", "EnginePlan", "Outbox", "TokenStream"]
 
 
 class EngineClient:
@@ -65,9 +65,19 @@ class EngineClient:
     @classmethod
     def load(cls, model_path: Path, config: EngineConfig, progress: Progress) -> EngineClient:
         """Reads the weights and compiles every shape, in a worker thread; raises ModelError or ValueError."""
+        return cls.load_planned(cls.plan(model_path, config), progress)
+
+    @staticmethod
+    def plan(model_path: Path, config: EngineConfig) -> EnginePlan:
+        """Checks all that is known without the memory of the model, of which nothing is read yet; raises as `load`."""
         if config.host_index:
             raise ValueError(f"host_index is {config.host_index}; only host 0 serves, and the others follow it")
-        return cls(Engine.load(model_path, config, progress))
+        return EnginePlan.of(model_path, config)
+
+    @classmethod
+    def load_planned(cls, plan: EnginePlan, progress: Progress) -> EngineClient:
+        """As `load`, of a model that was checked."""
+        return cls(Engine.load_planned(plan, progress))
 
     @staticmethod
     def follow(
@@ -93,8 +103,7 @@ class EngineClient:
         opened = open_model.open_model(
             model_path, language_model_only=config.language_model_only, mmproj=config.mmproj_path
         )
-        opened = opened.laid_out_for(config.max_model_len)
-        return with_adapter_bytes(footprint(opened, config), opened, config)
+        return EnginePlan(opened.laid_out_for(config.max_model_len), config, None).footprint()
 
     @staticmethod
     def machine_memory() -> MachineMemory:
@@ -120,7 +129,7 @@ class EngineClient:
         matcher: TokenMatcher | None = None,
         tenant: str = "",
         num_prompt_output_tokens: int = 0,
-        pooling: Pooling | None = None,
+        pooling: Poolings | None = None,
         wants_progress: bool = False,
         second_start: int = 0,
         first_pooled: int = 0,
@@ -140,7 +149,8 @@ class EngineClient:
             num_prompt_output_tokens: how many tokens at the end of the prompt count as output, so that an answer that
                 was cut off continues seamlessly. A matcher must have accepted them.
             pooling: all tokens of the prompt but the last are pooled to an embedding, in `TokenEvent.pooled`; of an
-                encoder, which does nothing else, all tokens.
+                encoder, which does nothing else, all tokens. Of several poolings, none of which is NONE, the vectors
+                stand one behind the other.
             second_start: where the second text of a pair begins in a prompt of an encoder; 0: it is no pair.
             first_pooled: the first token that is pooled; at least the last one is.
             wants_progress: until the first token comes, the stream has events with the progress of the request.
@@ -163,7 +173,8 @@ class EngineClient:
         elif not is_checked:
             params.check_token_ids(self.model_info.vocab_size)
             self.check_prompt(prompt_token_ids, params.max_tokens, num_prompt_output_tokens=num_prompt_output_tokens)
-        if pooling is Pooling.MAX and not self.model_info.takes_maxima:
+        poolings = () if pooling is None else pooling if isinstance(pooling, tuple) else (pooling,)
+        if Pooling.MAX in poolings and not self.model_info.takes_maxima:
             raise InvalidParameter("pooling", "pooling is max, which has no meaning before this model's dense layer")
         self._check_pictures(pictures)
         num_picture_bytes = picture_bytes(pictures)
@@ -190,7 +201,7 @@ class EngineClient:
             queue_deadline=queue_deadline,
             matcher=matcher,
             num_prompt_output_tokens=num_prompt_output_tokens,
-            pooling=pooling,
+            poolings=poolings,
             wants_progress=wants_progress,
             is_whole=is_encoder,
             second_start=second_start,

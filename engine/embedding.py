@@ -21,28 +21,18 @@ async def embed(
     if not is_encoder:
         # A decoder samples after the last token of a request, which is not pooled. Any token will do.
         token_ids += token_ids[-1:]
-    streams: list[TokenStream] = []
+    stream = submit(
+        token_ids, _PARAMS, priority=priority, tenant=tenant, pooling=pooling, second_start=second_start,
+        first_pooled=first_pooled, cache_salt=cache_salt,
+    )  # fmt: skip
     try:
-        streams.extend(  # one by one, so that those before one that is refused are there
-            submit(
-                token_ids, _PARAMS, priority=priority, tenant=tenant, pooling=each, second_start=second_start,
-                first_pooled=first_pooled, cache_salt=cache_salt,
-            )
-            for each in (pooling if isinstance(pooling, tuple) else (pooling,))
-        )  # fmt: skip
-        vectors = [await _pooled(stream) for stream in streams]
+        async for event in stream:
+            if event.pooled is not None:
+                if not np.isfinite(event.pooled).all():
+                    raise EngineError(NOT_FINITE)
+                return event.pooled
     finally:
-        for stream in streams:
-            stream.abort()
-    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
-
-
-async def _pooled(stream: TokenStream) -> np.ndarray:
-    async for event in stream:
-        if event.pooled is not None:
-            if not np.isfinite(event.pooled).all():
-                raise EngineError(NOT_FINITE)
-            return event.pooled
+        stream.abort()
     raise EngineError(event.error or f"the request ended without an embedding: {event.finish_reason}")
 
 

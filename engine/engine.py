@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
@@ -23,8 +22,9 @@ from engine.backends.backends import kv_dtype
 from engine.backends.base.backend import Backends
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.base.token_layout import pages_per_block
+from engine.engine_plan import EnginePlan
 from engine.interface.address import KVEndpoint
-from engine.interface.config import TILE_SIZE, EngineConfig, ModelInfo
+from engine.interface.config import TILE_GRAIN, TILE_SIZE, EngineConfig, ModelInfo
 from engine.interface.cpu import cpu_features
 from engine.interface.errors import ModelError
 from engine.interface.types import EngineBusy, EngineStats, KVOffloadStats, Progress
@@ -47,13 +47,10 @@ from engine.step.page_io import page_parts
 from engine.step.picture_encoding import PictureEncoding, picture_input, picture_positions
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
-from engine.unsupported_settings import refuse_unsupported
 from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
 from engine.weights.loader import bytes_in_memory
 
-_LOG = logging.getLogger(__name__)
-_NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile they compute no padding beyond these
 # How long a start waits for the folder of pages, so that the first requests find theirs. Of a large model that is read
 # for the first time, the digest takes longer, and it opens later.
 _MOST_OPENING_SECONDS = 5.0
@@ -106,7 +103,7 @@ class Engine:
             enable_prefix_caching=config.enable_prefix_caching and not model_info.is_encoder,
             num_scheduler_steps=config.decode_chunk,
             target_gap=config.target_gap,
-            chunk_grain=_NATIVE_GRAIN if model_info.matmul_backend == "native" else None,
+            chunk_grain=TILE_GRAIN if model_info.matmul_backend == "native" else None,
             snapshots=snapshots,
             windows=(0,) if layout.groups is None else layout.groups.windows,
         )
@@ -133,19 +130,15 @@ class Engine:
                 that is not installed.
             HostLost: another host is lost.
         """
-        config.check_packages()
-        opened = open_model(path, language_model_only=config.language_model_only, mmproj=config.mmproj_path)
-        if opened.lacks_encoder and not config.language_model_only:
-            _LOG.warning(
-                "%s: config.json states an encoder of pictures (vision_config), and the folder has no tensors of one; "
-                "the model is served as one that reads text alone",
-                path,
-            )
-        refuse_unsupported(opened, config)
-        group = open_group(config, opened, progress)
+        return cls.load_planned(EnginePlan.of(path, config), progress)
+
+    @classmethod
+    def load_planned(cls, plan: EnginePlan, progress: Progress) -> Engine:
+        """As `load`, of a model whose files were checked."""
+        group = open_group(plan.config, plan.opened, progress)
         try:
             with ExitStack() as undo:
-                engine = cls._load_in(group, opened, config, progress, undo)
+                engine = cls._load_in(group, plan, progress, undo)
                 group.become_ready()
                 undo.pop_all()
         except BaseException as error:
@@ -155,14 +148,11 @@ class Engine:
         return engine
 
     @classmethod
-    def _load_in(
-        cls, group: Group, opened: OpenModel, config: EngineConfig, progress: Progress, undo: ExitStack
-    ) -> Engine:  # fmt: skip
-        opened = opened.laid_out_for(config.max_model_len)
+    def _load_in(cls, group: Group, plan: EnginePlan, progress: Progress, undo: ExitStack) -> Engine:
+        opened, config, max_model_len = plan.opened, plan.config, plan.max_model_len
         sizes = opened.config
-        devices = choose_devices(config, opened.model)
+        devices = plan.devices or choose_devices(config, opened.model)
         backends = devices.backends
-        max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
         layout = _kv_layout(sizes, config, backends, max_model_len, is_encoder=opened.model.is_encoder)
         layout = replace(layout, pictures=picture_positions(opened.model.encoder, max_model_len))
         layout = replace(layout, num_pages=group.settle(layout.num_pages))
@@ -203,7 +193,7 @@ class Engine:
             matmul_backend=backends.for_products.name,
             attention_backend=backends.for_attention.name,
             backend_detail=backends.detail,
-            pictures=picture_input(opened.model.encoder, layout, max_model_len, config.max_num_batched_tokens),
+            pictures=picture_input(opened.model.encoder, layout.pictures, max_model_len, config.max_num_batched_tokens),
             weight_bytes=bytes_in_memory(opened.tensors, backends.weights, precision),
             cache_bytes=layout.num_bytes,
             encoder_bytes=opened.encoder_bytes(backends.weights, precision),
@@ -297,12 +287,11 @@ class Engine:
         self.pool.highest_page = NULL_PAGE_ID
         self._is_asleep = False
 
-    def read_weights(self, path: Path | None = None) -> Params:
-        """Reads weights, by default from the engine's own model, in any thread; raises ModelError if they don't fit."""
+    def open_weights(self, path: Path | None = None) -> OpenModel:
+        """Finds weights, by default those of the engine's own model, which `read_weights` reads; raises ModelError."""
         path = path or self.model_path
         if path is None:
             raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")
-        files = None if self._kv_offload is None else files_of(path)
         # The encoder is the one that was found at the start, whatever lies beside the files now.
         mmproj = self.model_info.mmproj
         opened = open_model(
@@ -313,12 +302,19 @@ class Engine:
         opened = opened.laid_out_for(self.config.max_model_len).for_context(self.model_info.max_model_len)
         if opened.model != self.runner.model:
             raise ModelError(f"{path} is of another shape: {opened.config} in the place of {self.runner.model.config}")
+        return opened
+
+    def read_weights(self, path: Path | None = None) -> Params:
+        """Reads the weights that `open_weights` finds, in any thread; raises ModelError if they don't fit."""
+        path = path or self.model_path
+        files = None if self._kv_offload is None or path is None else files_of(path)  # as they are before they are read
+        opened = self.open_weights(path)
         precision = Precision.of_engine(self.config)
         params = opened.load(self.runner.backends.weights, precision, lambda stage, done, total: None).params
         if self.adapters is not None:
             params = self.adapters.attach(params)
         if not self.runner.arrays.accepts(params):
-            raise ModelError(f"{path} holds its weights in other formats than the model that is loaded")
+            raise ModelError(f"{opened.path} holds its weights in other formats than the model that is loaded")
         if self._kv_offload is not None and files is not None:
             self._kv_offload.files = files
         return params
@@ -447,7 +443,7 @@ def _shape_table(config: EngineConfig, model: ModelInfo) -> ShapeTable:
         return ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE)
     # A step has one text of any length, or as many short ones as `max_num_batched_tokens` allow, each with one tile
     # that is not full.
-    grain = _NATIVE_GRAIN if model.matmul_backend == "native" else TILE_SIZE
+    grain = TILE_GRAIN if model.matmul_backend == "native" else TILE_SIZE
     most_of_several = min(
         config.max_num_batched_tokens // grain, config.max_num_batched_tokens // TILE_SIZE + config.max_num_seqs
     )

@@ -95,6 +95,13 @@ class Lifecycle:
                 )
             await self._run(partial(self._wake, params))
 
+    async def check_weights(self) -> None:
+        """Raises ModelError where `wake` would read forgotten weights, and the headers of their files say that it
+        cannot.
+        """
+        if not self._engine.has_weights:
+            await run_in_background(self._open_weights, name="eagre-check", is_calm=True)
+
     async def reset_prefix_cache(self) -> bool:
         """Forgets every cached prefix; refuses and returns False while any request holds a page."""
         return await self._run(self._engine.reset_prefix_cache)
@@ -165,6 +172,9 @@ class Lifecycle:
             if self.state is EngineState.PAUSED:
                 raise EngineBusy("the engine is paused, so its requests cannot end; resume it first")
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
+
+    def _open_weights(self) -> None:
+        self._engine.open_weights()
 
     def _refuse_while_busy(self) -> None:
         num_begun = self._engine.scheduler.num_begun

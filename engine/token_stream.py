@@ -72,7 +72,7 @@ class TokenStream:
         self._params = request.params
         # Before the end, all events have tokens only, except reports of progress, which have none.
         self._has_only_tokens = (
-            request.params.logprobs is None and request.params.prompt_logprobs is None and request.pooling is None
+            request.params.logprobs is None and request.params.prompt_logprobs is None and not request.poolings
         )
         self._abort = abort
         self._token_ids: list[int] = []

@@ -1,6 +1,7 @@
 """Writes a GGUF file (Q4_K_M) of random weights in the shape of a known model, for a comparison on equal terms.
 
     python -m benchmarks.models llama-3.2-1b llama-1b.gguf
+    python -m benchmarks.models qwen3-4b qwen3-4b.gguf
     python -m benchmarks.models qwen3-30b-a3b qwen3-moe.gguf --layers 4
 
 Then both servers are given the same file:

@@ -100,6 +100,10 @@ SHAPES = {
         "llama", num_layers=16, hidden=2048, num_heads=32, num_kv_heads=8, head_dim=64, inner=8192,
         vocab_size=128_256, rope_base=500_000.0,
     ),
+    "qwen3-4b": ModelShape(
+        "qwen3", num_layers=36, hidden=2560, num_heads=32, num_kv_heads=8, head_dim=128, inner=9728,
+        vocab_size=151_936, rope_base=1_000_000.0, has_head_norms=True,
+    ),
     "qwen3-30b-a3b": ModelShape(
         "qwen3moe", num_layers=48, hidden=2048, num_heads=32, num_kv_heads=4, head_dim=128, inner=768,
         vocab_size=151_936, rope_base=1_000_000.0, has_output=True, has_head_norms=True,

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,15 @@ class TensorPair:
 @dataclass(frozen=True)
 class _Up(TensorWrapper):
     """The second half of a pair, whose outputs are reordered and chosen as those of the module's weights."""
+
+
+class _FoundPair(NamedTuple):
+    """A pair that fits its module, not yet read."""
+
+    down: ModelTensor  # [rank, inputs]
+    up: ModelTensor  # [outputs, rank], in the order of the model's weights
+    rank: int
+    scale: float
 
 
 class AdapterFile(ABC):
@@ -61,9 +70,18 @@ class AdapterFile(ABC):
         """Raises ModelError where the adapter says that it is for none of these architectures of GGUF files."""
         return
 
-    def read(self, targets: Sequence[AdapterTarget], max_rank: int, padded_rank: int) -> AdapterWeights:
-        """Reads all pairs for a model with these targets; raises ModelError where they do not fit it."""
+    def check(self, targets: Sequence[AdapterTarget], max_rank: int) -> None:
+        """Raises ModelError where the pairs do not fit a model with these targets, by the headers of their files."""
         self._check_modules(targets)
+        for target in targets:
+            for module, part in self._modules(target).values():
+                pair = self._pairs.get(module)
+                if pair is not None:
+                    self._found(module, pair, part, max_rank)
+
+    def read(self, targets: Sequence[AdapterTarget], max_rank: int, padded_rank: int) -> AdapterWeights:
+        """Reads all pairs for a model with these targets; raises as `check`, and for numbers that are not finite."""
+        self.check(targets, max_rank)
         pairs: dict[str, LeafPair] = {}
         for target in targets:
             pair = self._of_leaf(target, max_rank, padded_rank)
@@ -90,32 +108,36 @@ class AdapterFile(ABC):
 
     def _of_leaf(self, target: AdapterTarget, max_rank: int, padded_rank: int) -> LeafPair | None:
         """What the adapter adds to a leaf, or None where that is nothing."""
-        modules = {
-            (place, index): target.module(part, layer, self.file_format)
-            for place, layer in enumerate(target.layers)
-            for index, part in enumerate(target.parts)
-        }
-        if not any(module in self._pairs for module in modules.values()):
+        modules = self._modules(target)
+        if not any(module in self._pairs for module, _ in modules.values()):
             return None
         num_parts, num_layers = len(target.parts), len(target.layers)
         down = np.zeros((num_layers, num_parts * padded_rank, target.num_inputs), np.float32)
         up = np.zeros((num_layers, padded_rank, target.ends[-1]), np.float32)
         starts, largest = (0, *target.ends), 0
-        for (place, index), module in modules.items():
+        for (place, index), (module, part) in modules.items():
             pair = self._pairs.get(module)
             if pair is None:
                 continue
-            first, second, rank = self._halves(module, pair, target.parts[index], max_rank)
-            row = index * padded_rank
-            down[place, row : row + rank] = first
-            up[place, :rank, starts[index] : starts[index + 1]] = second.T * np.float32(self.scale(module, rank))
+            found = self._found(module, pair, part, max_rank)
+            rank, row = found.rank, index * padded_rank
+            down[place, row : row + rank] = found.down.float32()
+            up[place, :rank, starts[index] : starts[index + 1]] = found.up.float32().T * np.float32(found.scale)
             largest = max(largest, rank)
         if not (np.isfinite(down).all() and np.isfinite(up).all()):
             raise ModelError(f"{self.path}: the adapter has numbers that are not finite")
         return LeafPair(down, up, largest)
 
-    def _halves(self, module: str, pair: TensorPair, part: Part, max_rank: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """The numbers of a pair, [rank, inputs] and [outputs, rank], and its rank; raises ModelError."""
+    def _modules(self, target: AdapterTarget) -> dict[tuple[int, int], tuple[str, Part]]:
+        """The modules of a leaf and their parts, by their places among its layers and its parts."""
+        return {
+            (place, index): (target.module(part, layer, self.file_format), part)
+            for place, layer in enumerate(target.layers)
+            for index, part in enumerate(target.parts)
+        }
+
+    def _found(self, module: str, pair: TensorPair, part: Part, max_rank: int) -> _FoundPair:
+        """Both halves of a module's pair, which fit it; raises ModelError."""
         if pair.down is None or pair.up is None:
             missing = self.halves[0 if pair.down is None else 1]
             raise ModelError(f"{self.path} is not complete: {module} has no {missing}")
@@ -134,4 +156,4 @@ class AdapterFile(ABC):
                 f"{self.path}: {module} is for a matrix of {pair.up.shape[0]} outputs and {pair.down.shape[1]} inputs, "
                 f"and the model's has other sizes{self.made_for}"
             )
-        return pair.down.float32(), up.float32(), rank
+        return _FoundPair(pair.down, up, rank, self.scale(module, rank))

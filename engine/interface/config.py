@@ -15,6 +15,7 @@ from sampling.host.params import MAX_EOS_TOKEN_IDS
 
 MAX_STALL_TIMEOUT = 86400.0  # seconds
 TILE_SIZE = 64  # tokens of a prompt that are computed as one tile; a prompt is padded to whole tiles
+TILE_GRAIN = 16  # tokens that native products multiply together; pieces of prompts but the last have whole grains
 
 # The backends of kernels by preference; the last serves every model on every device. engine/backends/backends.py checks
 # at its import that its records have these names.

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from engine.interface.config import TILE_SIZE
 from engine.schedule.request import Request
 from engine.step.grammar_masks import allocate_masks
-from engine.step.inputs import FeatureWrite, PooledTile, ScoredTile, StepBatch, StepInputs, any_row
+from engine.step.inputs import FeatureWrite, ScoredTile, StepBatch, StepInputs, any_row
+from engine.step.pooled_tiles import PooledTile
 from engine.step.shapes import StepShape
 from sampling.host.params import SamplingParams
 from sampling.host.rows import SamplerVariant, SamplingRows

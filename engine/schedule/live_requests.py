@@ -122,7 +122,7 @@ class LiveRequests:
         request.num_computed_tokens = request.num_committed_tokens = 0
         if request.prompt_logprobs is not None:
             request.prompt_logprobs = []  # the whole prompt is computed again, and its logprobs with it
-        request.pooled = None
+        request.pooled = []
         self.waiting.add(request, self.running)
 
     def finish(

@@ -81,17 +81,18 @@ class OutputProcessor:
                 prefixes.commit(request)
             if request.prompt_logprobs is not None and request in result.prompt_logprobs:
                 request.prompt_logprobs.append(result.prompt_logprobs[request])
-            if request.pooling is not None and request in result.pooled:
-                piece, before = result.pooled[request], request.pooled
-                request.pooled = piece if before is None else _joined(request.pooling, before, piece)
+            if request.poolings and request in result.pooled:
+                before = request.pooled or [None] * len(request.poolings)
+                request.pooled = list(map(joined, request.poolings, before, result.pooled[request]))
             if samples:
                 event = self._append(request, sampled)
                 if logprobs is not None and request.params.logprobs is not None:
                     event.logprobs = logprobs[place : place + len(event.token_ids)]
                 if request.prompt_logprobs is not None:
                     event.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
-                if request.pooled is not None:
-                    event.pooled, request.pooled = request.pooled, None
+                if request.pooled:
+                    event.pooled = np.concatenate([vector for vector in request.pooled if vector is not None])
+                    request.pooled = []
                 yield event
 
     def fail(self, request: Request, error: str) -> RequestEvent | None:
@@ -142,11 +143,11 @@ class OutputProcessor:
         return event
 
 
-def _joined(pooling: Pooling, before: np.ndarray, piece: np.ndarray) -> np.ndarray:
-    """What was pooled of a prompt in several steps."""
-    joined: np.ndarray
+def joined(pooling: Pooling, total: np.ndarray | None, pieces: np.ndarray) -> np.ndarray | None:
+    """What was pooled of a prompt so far, with further pieces of it."""
     if pooling is Pooling.NONE:
-        joined = np.concatenate([before, piece])
-    else:
-        joined = np.maximum(before, piece) if pooling is Pooling.MAX else before + piece
-    return joined
+        return pieces if total is None else np.concatenate([total, pieces])
+    add = np.maximum if pooling is Pooling.MAX else np.add
+    for piece in pieces:  # one by one in their order, whichever step has computed them
+        total = piece if total is None else add(total, piece)
+    return total

@@ -87,7 +87,7 @@ class PromptPlanner:
                 num_tokens = budget.take_whole(known)
             else:
                 # Nobody reads an embedding or a score as it is computed.
-                is_patient = request.pooling is not None or request.priority > most_urgent
+                is_patient = bool(request.poolings) or request.priority > most_urgent
                 num_tokens = budget.take(known - start, start, others, is_patient=is_patient)
             if request.pictures:
                 num_tokens = self._with_whole_pictures(request, num_tokens, budget)

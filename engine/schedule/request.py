@@ -47,7 +47,8 @@ class Request:
     queue_deadline: float | None = None  # the same, but only while the request was never admitted
     matcher: TokenMatcher | None = None  # of its grammar; has accepted all committed output tokens
     num_prompt_output_tokens: int = 0  # tokens at the end of the prompt that the sampler counts as output
-    pooling: Pooling | None = None  # of all tokens of the prompt; but for the last one unless it is whole
+    # Of all tokens of the prompt, but for the last one unless it is whole; empty: it is not pooled.
+    poolings: tuple[Pooling, ...] = ()
     wants_progress: bool = False  # its stream gets progress events until its first token
     is_whole: bool = False  # one step computes all of its prompt, which is pooled; it is a request to an encoder
     second_start: int = 0  # where the second text of a pair begins in such a prompt; 0: it is no pair
@@ -89,7 +90,8 @@ class Request:
     # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] for each computed piece. None if they were not requested
     # for or have been sent.
     prompt_logprobs: list[np.ndarray] | None = None
-    pooled: np.ndarray | None = None  # float32[hidden], the sum of what is computed so far, or the vectors one by one
+    # What is computed so far of each pooling, float32[hidden], or of Pooling.NONE [num_tokens, hidden].
+    pooled: list[np.ndarray | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)
@@ -98,8 +100,8 @@ class Request:
         self.level = level_of(self.params, has_grammar=has_grammar)
         if self.params.prompt_logprobs is not None:
             self.prompt_logprobs = []
-        extras = (self.matcher, self.pooling, self.params.logprobs, self.params.prompt_logprobs)
-        self.is_plain = all(extra is None for extra in extras)
+        extras = (self.matcher, self.params.logprobs, self.params.prompt_logprobs)
+        self.is_plain = not self.poolings and all(extra is None for extra in extras)
 
     @property
     def num_tokens(self) -> int:
@@ -109,12 +111,12 @@ class Request:
     @property
     def needs_whole_prompt(self) -> bool:
         """Whether every token of the prompt must be computed, for logprobs or an embedding of it."""
-        return self.prompt_logprobs is not None or self.pooling not in (None, Pooling.LAST)
+        return self.prompt_logprobs is not None or self.poolings not in ((), (Pooling.LAST,))
 
     @property
     def num_always_computed(self) -> int:
         """Tokens at the end of the sequence that no cached page may stand for."""
-        return 1 if self.pooling is None else 2  # a decoder samples behind the last token, which is none of the text
+        return 2 if self.poolings else 1  # a decoder samples behind the last token, which is none of the text
 
     @property
     def num_pooled_tokens(self) -> int:

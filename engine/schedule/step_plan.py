@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -74,5 +74,6 @@ class StepResult(NamedTuple):
     # For requests with prompt logprobs: int32[num_tokens, NUM_COLUMNS], one line for each prompt token that
     # follows a token computed in this step.
     prompt_logprobs: Mapping[Request, np.ndarray] = MappingProxyType({})
-    # Of those with a pooling, this step's: float32[hidden], or of Pooling.NONE [num_tokens, hidden].
-    pooled: Mapping[Request, np.ndarray] = MappingProxyType({})
+    # Of those with poolings, for each of them what this step adds, piece by piece: float32[num_pieces, hidden], or of
+    # Pooling.NONE [num_tokens, hidden].
+    pooled: Mapping[Request, Sequence[np.ndarray]] = MappingProxyType({})

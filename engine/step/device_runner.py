@@ -21,6 +21,7 @@ from engine.schedule.step_plan import StepPlan, StepResult
 from engine.step.device_arrays import DeviceArrays
 from engine.step.inputs import FeatureWrite, InputBuilder, StepInputs, writes_of
 from engine.step.page_io import PageIO
+from engine.step.pooled_tiles import NUM_WAYS
 from engine.step.programs import StepPrograms
 from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable
@@ -115,11 +116,12 @@ class DeviceRunner:
             self._start_copy(pending.out)
             return pending
         if self.model.is_encoder:
-            shares = np.zeros((inputs.shape.num_tiles, TILE_SIZE), np.float32)
+            shares = np.zeros((NUM_WAYS, inputs.shape.num_tiles, TILE_SIZE), np.float32)
             for tile_of_text in inputs.pooled:
-                shares[tile_of_text.tile] = tile_of_text.shares
+                shares[tile_of_text.way, tile_of_text.tile] = tile_of_text.shares
+            num_ways = np.int32(1 + max((tile_of_text.way for tile_of_text in inputs.pooled), default=0))
             pending.out, arrays.kv, pending.states = compiled["encode", inputs.shape](
-                arrays.params, arrays.kv, inputs.batch._replace(sampled=_NOTHING_SAMPLED), shares
+                arrays.params, arrays.kv, inputs.batch._replace(sampled=_NOTHING_SAMPLED), shares, num_ways
             )
             self._start_copy(pending.out)
             return pending
@@ -187,33 +189,26 @@ class DeviceRunner:
             piece = np.asarray(score)[: tile.num_tokens]
             before = prompt_logprobs.get(tile.request)
             prompt_logprobs[tile.request] = piece if before is None else np.concatenate([before, piece])
-        pooled: dict[Request, np.ndarray] = {}
-        unpooled: dict[Request, list[np.ndarray]] = {}
+        pooled = self._pooled(pending, out)
         if self.model.is_encoder:
-            for tile_of_text in inputs.pooled:
-                request = tile_of_text.request
-                if request.pooling is Pooling.NONE:
-                    states = np.asarray(pending.states)[tile_of_text.hidden[tile_of_text.hidden >= 0]]
-                    unpooled.setdefault(request, []).append(states)
-                else:
-                    pooled[request] = out[tile_of_text.tile]  # the last tile of a text has all of it
-            pooled |= {request: np.concatenate(pieces) for request, pieces in unpooled.items()}
             return StepResult([0] * inputs.num_sampled, None, prompt_logprobs, pooled)
-        for pooled_tile, added in zip(inputs.pooled, pending.pooled, strict=True):
-            request = pooled_tile.request
-            if request.pooling is Pooling.NONE:
-                unpooled.setdefault(request, []).append(np.asarray(added))
-            elif request not in pooled:
-                pooled[request] = np.asarray(added)
-            elif request.pooling is Pooling.MAX:
-                pooled[request] = np.maximum(pooled[request], np.asarray(added))
-            else:
-                pooled[request] = pooled[request] + np.asarray(added)
-        pooled |= {request: np.stack(vectors) for request, vectors in unpooled.items()}
         if inputs.level is SamplerVariant.FULL:
             out = out[: inputs.num_sampled]
             return StepResult(out[:, TOKEN].tolist(), out, prompt_logprobs, pooled)
         return StepResult(out[..., : inputs.num_sampled].ravel().tolist(), None, prompt_logprobs, pooled)
+
+    def _pooled(self, pending: PendingStep, out: np.ndarray) -> dict[Request, list[np.ndarray]]:
+        """What the step adds to embeddings, as `StepResult` has it."""
+        pieces: dict[Request, list[list[np.ndarray]]] = {}
+        for index, tile in enumerate(pending.inputs.pooled):
+            ways = pieces.setdefault(tile.request, [[] for _ in tile.request.poolings])
+            if not self.model.is_encoder:
+                ways[tile.way] += list(np.asarray(pending.pooled[index])[tile.has_tokens])
+            elif tile.request.poolings == (Pooling.NONE,):
+                ways[0] += list(np.asarray(pending.states)[tile.hidden[tile.hidden >= 0]])
+            else:
+                ways[tile.way] = [out[tile.way, tile.tile]]  # the last tile of a text has all of it
+        return {request: [np.array(vectors) for vectors in ways] for request, ways in pieces.items()}
 
     def is_done(self, pending: PendingStep) -> bool:
         """Whether the device has computed the tokens of the step; does not wait."""

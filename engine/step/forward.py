@@ -18,6 +18,7 @@ from cache.storage import KVPages
 from engine.backends.base.backend import Backends
 from engine.backends.base.token_layout import SLOT, START, TOKEN, token_layout
 from engine.backends.base.unrounded import unrounded
+from engine.interface.config import TILE_GRAIN
 from engine.models.parts.model import Model
 from engine.step.inputs import FROM_DEVICE, StepBatch
 from engine.weights.layout import Params
@@ -60,20 +61,44 @@ def forward_prompt(
 
 @unrounded
 def encode(
-    params: Params, kv: KVPages, batch: StepBatch, shares: np.ndarray, *,
+    params: Params, kv: KVPages, batch: StepBatch, shares: jax.Array, num_ways: jax.Array, *,
     model: Model, backends: Backends, max_num_tiles: int,
 ) -> tuple[jax.Array, KVPages, jax.Array]:  # fmt: skip
-    """What the tiles of a text make up to each of them, float32[num_tiles, size], and `kv`, which is donated.
+    """What the tiles of a text make up to each of them, float32[NUM_WAYS, num_tiles, size], and `kv`, which is donated.
 
     Also the states of all their tokens, float32[num_tiles * TILE_SIZE, hidden].
 
     The step has tiles alone, of whole texts; the last pooled tile of a text has its embedding, or its scores. `shares`
-    are float32[num_tiles, TILE_SIZE], of each token, as `PooledTile` has them.
+    are float32[NUM_WAYS, num_tiles, TILE_SIZE], of each token in each way in which it is pooled, as `PooledTile` has
+    them; only the first `num_ways` are computed.
     """
     tokens = jnp.asarray(batch.tile_tokens).reshape(-1)
     hidden, kv = _hidden_of(params, kv, tokens, batch, model, backends, groups=None)
     states = model.states(params, hidden, jnp.arange(hidden.shape[0]), backends).astype(jnp.float32)
-    by_tile, are_maxima = states.reshape(*shares.shape, -1), jnp.any(shares < 0, axis=1)
+    by_tile, starts = states.reshape(*shares.shape[1:], -1), jnp.asarray(batch.rows)[:, START]
+
+    def of_way(way: jax.Array) -> jax.Array:
+        vectors = _pooled_tiles(by_tile, lax.dynamic_index_in_dim(shares, way, keepdims=False), starts)
+        # A head's products have one shape in every step, so that XLA makes their sums in one order.
+        padded = jnp.pad(vectors, ((0, max_num_tiles - len(vectors)), (0, 0)))
+        return model.pooled(params, padded)[: len(vectors)]
+
+    made = jax.eval_shape(of_way, num_ways)
+    # One program for every number of ways: each gives the bits that it gives alone.
+    pooled: jax.Array = lax.fori_loop(
+        0, num_ways, lambda way, made: made.at[way].set(of_way(way)), jnp.zeros((len(shares), *made.shape), made.dtype)
+    )
+    return pooled, kv, states
+
+
+def _pooled_tiles(by_tile: jax.Array, shares: jax.Array, starts: jax.Array) -> jax.Array:
+    """What the tiles of texts make up to each of them in one way, float32[num_tiles, hidden].
+
+    Args:
+        by_tile: the states of their tokens, [num_tiles, TILE_SIZE, hidden], with the shares of each.
+        starts: the positions of their first tokens.
+    """
+    are_maxima = jnp.any(shares < 0, axis=1)
     # Padding may be anything: 0 times a NaN is a NaN.
     sums = jnp.sum(jnp.where(shares[..., None] > 0, by_tile * shares[..., None], 0), axis=1)
 
@@ -81,13 +106,10 @@ def encode(
         maxima = jnp.max(jnp.where(shares[..., None] < 0, by_tile, -jnp.inf), axis=1)
         return jnp.where(are_maxima[:, None], maxima, sums)
 
-    of_tiles = lax.cond(jnp.any(are_maxima), with_maxima, lambda: sums)
+    of_tiles: jax.Array = lax.cond(jnp.any(are_maxima), with_maxima, lambda: sums)
     # A maximum begins with the first tile that has a share in it: what is before that is no number of the text's.
-    begin = (jnp.asarray(batch.rows)[:, START] == 0) | (are_maxima & ~jnp.roll(are_maxima, 1))
-    vectors = _pooled_by_text(of_tiles, begin, are_maxima)
-    # A head's products have one shape in every step, so that XLA makes their sums in one order.
-    padded = jnp.pad(vectors, ((0, max_num_tiles - len(vectors)), (0, 0)))
-    return model.pooled(params, padded)[: len(vectors)], kv, states
+    begin = (starts == 0) | (are_maxima & ~jnp.roll(are_maxima, 1))
+    return _pooled_by_text(of_tiles, begin, are_maxima)
 
 
 def _pooled_by_text(vectors: jax.Array, are_first: jax.Array, are_maxima: jax.Array) -> jax.Array:
@@ -121,16 +143,19 @@ def pool_tile(
     params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *,
     model: Model, backends: Backends,
 ) -> jax.Array:  # fmt: skip
-    """The contribution of a tile to the embedding of its prompt, float32[size]; projections of decoders are linear.
+    """What each block of a tile adds to the embedding of its prompt, float32[TILE_SIZE // TILE_GRAIN, size].
+
+    Projections of decoders are linear, and so each piece goes through them.
 
     `tokens` are int32[TILE_SIZE], indices into `hidden` of `forward_prompt`, negative in padding, with float32
     `shares`, as `PooledTile` has them.
     """
     states = model.states(params, hidden, tokens, backends).astype(jnp.float32)
     # Padding may be anything: 0 times a NaN is a NaN.
-    total = jnp.sum(jnp.where(tokens[:, None] >= 0, states * shares[:, None], 0), axis=0)
-    maximum = jnp.max(jnp.where(tokens[:, None] >= 0, states, -jnp.inf), axis=0)
-    return model.pooled(params, jnp.where(jnp.any(shares < 0), maximum, total)[None])[0]
+    by_block, are_there = (-1, TILE_GRAIN, states.shape[-1]), tokens[:, None] >= 0
+    totals = jnp.sum(jnp.where(are_there, states * shares[:, None], 0).reshape(by_block), axis=1)
+    maxima = jnp.max(jnp.where(are_there, states, -jnp.inf).reshape(by_block), axis=1)
+    return model.pooled(params, jnp.where(jnp.any(shares < 0), maxima, totals))
 
 
 def _hidden(

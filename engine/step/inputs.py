@@ -27,10 +27,10 @@ from engine.backends.base.token_layout import (
     TOKEN,
 )
 from engine.interface.config import TILE_SIZE
-from engine.interface.types import Pooling
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import NUM_ROPE_AXES, SequenceBuffer
 from engine.schedule.step_plan import StepPlan
+from engine.step.pooled_tiles import PooledTile, pooled_tiles
 from engine.step.shapes import ShapeTable, StepShape
 from sampling.host.features import GRAMMAR
 from sampling.host.params import SamplingParams
@@ -76,22 +76,6 @@ class ScoredTile(NamedTuple):
     hidden: np.ndarray  # int32[TILE_SIZE], indices of the tile's tokens among those of all tiles; -1 in padding
     following: np.ndarray  # int32[TILE_SIZE], the prompt token that follows each of them
     num_tokens: int  # how many tokens of the tile are followed by a prompt token
-
-
-class PooledTile(NamedTuple):
-    """A tile of whose hidden states an embedding is made, the sum of their shares.
-
-    Where the shares are -1, it is their maximum, and those without a share are not among them.
-    """
-
-    request: Request
-    hidden: np.ndarray  # int32[TILE_SIZE], indices of its tokens among those of all tiles; negative in padding
-    shares: np.ndarray  # float32[TILE_SIZE], of each in the embedding
-
-    @property
-    def tile(self) -> int:
-        """Its index among the tiles of the step."""
-        return int(self.hidden.max()) // TILE_SIZE
 
 
 class StepInputs(NamedTuple):
@@ -274,8 +258,8 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
         for row in range(num_decode, plan.num_rows):
             if plan.requests[row].prompt_logprobs is not None:
                 scored += _scored_tiles(plan, row, int(first_tile[row - num_decode]))
-            if plan.requests[row].pooling is not None:
-                pooled += _pooled_tiles(plan, row, int(first_tile[row - num_decode]))
+            if plan.requests[row].poolings:
+                pooled += pooled_tiles(plan, row, int(first_tile[row - num_decode]))
 
     _write_states(rows, plan, first_rows)
     sampled_slots, positions = slots, ends
@@ -340,51 +324,6 @@ def _scored_tiles(plan: StepPlan, row: int, first_tile: int) -> list[ScoredTile]
         hidden[:count] = np.arange(index * TILE_SIZE, index * TILE_SIZE + count)
         following[:count] = request.token_ids[tile_start + 1 : tile_start + 1 + count]
         tiles.append(ScoredTile(request, hidden, following, count))
-    return tiles
-
-
-def _pooled_tiles(plan: StepPlan, row: int, first_tile: int) -> list[PooledTile]:
-    """The tiles of one row that contribute to the embedding of its prompt."""
-    request, start = plan.requests[row], plan.starts[row]
-    num_pooled = request.num_pooled_tokens
-    if request.pooling is Pooling.NONE:
-        return _unpooled_tiles(plan, row, first_tile)
-    first = min(request.first_pooled, num_pooled - 1)
-    pooled = {Pooling.CLS: first, Pooling.LAST: num_pooled - 1}.get(request.pooling) if request.pooling else None
-    end = min(start + plan.num_tokens[row], num_pooled)
-    tiles = []
-    for index, tile_start in enumerate(range(start, end, TILE_SIZE), start=first_tile):
-        positions = np.arange(tile_start, tile_start + TILE_SIZE)
-        is_pooled = (positions >= first) & (positions < end) & ((pooled is None) | (positions == pooled))
-        if is_pooled.any():
-            hidden = np.where(is_pooled, np.arange(index * TILE_SIZE, (index + 1) * TILE_SIZE), -1)
-            shares = is_pooled * _shares(request.pooling, positions, first, num_pooled)
-            tiles.append(PooledTile(request, hidden.astype(np.int32), shares.astype(np.float32)))
-    return tiles
-
-
-def _shares(pooling: Pooling | None, positions: np.ndarray, first: int, end: int) -> np.ndarray:
-    """Those of tokens in the embedding of all tokens from `first` to `end`; as `PooledTile` has them."""
-    if pooling is Pooling.WEIGHTED_MEAN:
-        weights: np.ndarray = (positions + 1) / ((end * (end + 1) - first * (first + 1)) // 2)
-        return weights
-    of_all = {Pooling.MEAN: 1 / (end - first), Pooling.MEAN_SQRT_LEN: 1 / (end - first) ** 0.5, Pooling.MAX: -1.0}
-    return np.full(len(positions), of_all.get(pooling, 1.0) if pooling else 1.0)
-
-
-def _unpooled_tiles(plan: StepPlan, row: int, first_tile: int) -> list[PooledTile]:
-    """The same where each token has its own embedding: one for each token, or of an encoder, for each of its tiles."""
-    request, start = plan.requests[row], plan.starts[row]
-    num_tokens = min(start + plan.num_tokens[row], request.num_pooled_tokens) - start
-    places = first_tile * TILE_SIZE + np.arange(num_tokens, dtype=np.int32)
-    num_each = TILE_SIZE if request.is_whole else 1
-    tiles = []
-    for first in range(0, num_tokens, num_each):
-        own = places[first : first + num_each]
-        hidden, shares = np.full(TILE_SIZE, -1, np.int32), np.zeros(TILE_SIZE, np.float32)
-        hidden[: len(own)] = own
-        shares[0] = not request.is_whole  # an encoder's states are taken as they are
-        tiles.append(PooledTile(request, hidden, shares))
     return tiles
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cache.storage import KVLayout, KVPages
+from cache.storage import KVPages
 from engine.backends.base.backend import Backends
 from engine.backends.base.unrounded import unrounded
 from engine.interface.types import PictureInput
@@ -235,12 +235,12 @@ def picture_positions(encoder: VisionEncoder | None, max_model_len: int) -> tupl
 
 
 def picture_input(
-    encoder: VisionEncoder | None, layout: KVLayout, max_model_len: int, max_num_batched_tokens: int
+    encoder: VisionEncoder | None, positions: tuple[int, int] | None, max_model_len: int, max_num_batched_tokens: int
 ) -> PictureInput | None:
-    """What the server has to know of the model's pictures."""
-    if encoder is None or layout.pictures is None:
+    """What the server has to know of the model's pictures; `positions` are those of `picture_positions`."""
+    if encoder is None or positions is None:
         return None
-    num_kept = layout.pictures[0] // encoder.num_tokens
+    num_kept = positions[0] // encoder.num_tokens
     max_tokens = encoder.buckets(max_model_len)[-1]
     if encoder.stores_ends:  # all tokens of a picture are computed in one step, perhaps behind one of text
         max_tokens = min(max_tokens, max_num_batched_tokens - 2)

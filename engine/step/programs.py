@@ -25,6 +25,7 @@ from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepBatch, any_row
 from engine.step.jax_cache import cache_passed_by
 from engine.step.page_io import PageBits, read_page, write_page
+from engine.step.pooled_tiles import NUM_WAYS
 from engine.step.program_cache import ProgramCache, ProgramTrees, described, environment
 from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.layout import Params
@@ -171,9 +172,9 @@ class StepPrograms:
 
     def _lower_encode(self, shape: StepShape) -> jax.stages.Lowered:
         arrays, batch = self._arrays, self._batch(shape, 1)
-        shares = np.zeros((shape.num_tiles, TILE_SIZE), np.float32)
+        shares = np.zeros((NUM_WAYS, shape.num_tiles, TILE_SIZE), np.float32)
         program = jax.jit(self._of_model(encode, max_num_tiles=self._table.max_num_tiles), donate_argnums=1)
-        return program.lower(*map(self._abstract, (arrays.params, arrays.kv, batch, shares)))
+        return program.lower(*map(self._abstract, (arrays.params, arrays.kv, batch, shares, np.int32(1))))
 
     def _lower_sample(self, num_rows: int, variant: SamplerVariant) -> jax.stages.Lowered:
         function = partial(sample, all_greedy=variant is SamplerVariant.GREEDY, backend=self._backends.sampler)

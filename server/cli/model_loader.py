@@ -4,46 +4,90 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from engine.interface.background import run_in_background
 from engine.interface.config import BACKEND_NAMES, EngineConfig, ModelInfo
 from engine.interface.types import Progress
 from server.protocol.errors import ApiError
 from server.serving.adapters import InSlot
+from server.serving.residency import PlannedLoad
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
 from server.startup.model_loader import LoadedModel
+from server.startup.model_sizes import ModelBytes, bytes_before_pull
 from server.startup.settings import ServerSettings
 
 QUIET_S = 1.0  # without any answer, before a model is prepared for grammars
 QUIET_POLL_S = 0.25
 
-Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
+T = TypeVar("T")
+
+
+class Planned(Protocol):
+    """A model that was checked, as `ModelPlan`. The methods block."""
+
+    @property
+    def num_bytes(self) -> ModelBytes: ...
+
+    def load(self, progress: Progress) -> LoadedModel: ...
+
+
+Plan: TypeAlias = Callable[[ServerSettings, Progress], Planned]
 
 
 class ModelLoader:
     """Loads models that were not loaded before. Made in the asyncio loop."""
 
-    def __init__(self, served: ServedModels, load: Load, progress: Progress) -> None:
+    def __init__(
+        self, served: ServedModels, plan: Plan, progress: Progress, on_loaded: Callable[[], None] = lambda: None
+    ) -> None:
+        """`plan` blocks; `on_loaded` is called in the thread of each load, at its end."""
         self._served = served
-        self._load = load
+        self._plan = plan
         self._progress = progress
+        self._on_loaded = on_loaded
         self._running: set[asyncio.Future[None]] = set()  # asyncio does not hold its tasks
         # The first engine that fails, and why. One failed engine ends the process: it may hold what the others need.
         self.failed: asyncio.Future[tuple[ServedModel, BaseException]] = asyncio.get_running_loop().create_future()
 
-    async def load(self, model: ServedModel) -> None:
-        """Loads a model and opens it, beside others with a lower priority that leaves a core to them.
+    async def known_bytes(self, model: ServedModel) -> ModelBytes:
+        return await asyncio.to_thread(bytes_before_pull, model.settings)
 
-        A load whose caller is cancelled goes on to its end, because a thread cannot be cancelled; then its engine is
-        shut down. So is one that cannot be started. Raises what the load or the start of the engine raises.
+    async def plan(self, model: ServedModel) -> PlannedLoad:
+        """Pulls a model if it is missing, and checks it; raises what is wrong with it.
+
+        Its load goes on to its end where the caller is cancelled, because a thread cannot be cancelled; then its engine
+        is shut down. So is one that cannot be started. It raises what the load or the start of the engine raises.
         """
+
+        def plan() -> tuple[Planned, ModelBytes]:
+            planned = self._plan(model.settings, self._progress_of(model))
+            return planned, planned.num_bytes
+
+        planned, num_bytes = await self._in_background(plan, model)
+        return PlannedLoad(num_bytes, partial(self._load, model, planned))
+
+    async def check(self, settings: ServerSettings) -> None:
+        """As `plan`, of a model that is not served yet; nothing is kept of it."""
+        await run_in_background(partial(self._plan, settings, self._progress), name="eagre-check", is_calm=True)
+
+    def _in_background(self, function: Callable[[], T], model: ServedModel) -> asyncio.Future[T]:
+        """Runs a part of a load, beside others with a lower priority that leaves a core to them."""
         is_calm = any(other.is_open for other in self._served.all)  # one that sleeps may be woken meanwhile
         is_narrow = self._served.residency.is_beside_others(model)
-        load = partial(self._load, model.settings, self._progress_of(model))
-        loading = run_in_background(load, name="eagre-load", is_calm=is_calm, is_narrow=is_narrow)
+        return run_in_background(function, name="eagre-load", is_calm=is_calm, is_narrow=is_narrow)
+
+    async def _load(self, model: ServedModel, planned: Planned) -> None:
+        """Loads a model and opens it."""
+
+        def load() -> LoadedModel:
+            loaded = planned.load(self._progress_of(model))
+            self._on_loaded()
+            return loaded
+
+        loading = self._in_background(load, model)
         try:
             loaded = await asyncio.shield(loading)
         except asyncio.CancelledError:

@@ -11,7 +11,7 @@ from server.admission.certificate import CertificateError
 from server.admission.keyring import KeyFileError
 from server.cli.listeners import CannotListen, Listeners
 from server.cli.memory import freeze_gc, limit_malloc_arenas, return_freed_memory
-from server.cli.model_loader import Load, ModelLoader
+from server.cli.model_loader import ModelLoader, Plan
 from server.cli.process import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -26,10 +26,10 @@ from server.cli.process import (
 from server.protocol.base_models import build_validators
 from server.serving.reconfiguration import Reconfiguration
 from server.serving.served_models import ServedModels
-from server.startup import model_sizes
 from server.startup.logs import log, set_up_logs
-from server.startup.model_loader import LoadedModel, load_model
+from server.startup.model_loader import plan_model
 from server.startup.model_settings import settings_of_each
+from server.startup.model_sizes import machine_memory
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings, SettingsError
 from server.storage.database import StoreError
@@ -52,7 +52,7 @@ def run_server(
     limit_malloc_arenas()
     disable_tokenizers_threads()
     with ProgressReporter() as progress:
-        status = asyncio.run(serve(settings, announce, progress, _load_and_freeze, read_again))
+        status = asyncio.run(serve(settings, announce, progress, plan_model, read_again, on_loaded=freeze_gc))
     # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter
     # could crash it or wait for it.
     sys.stdout.flush()
@@ -60,18 +60,14 @@ def run_server(
     os._exit(status)
 
 
-def _load_and_freeze(settings: ServerSettings, progress: Progress) -> LoadedModel:
-    loaded = load_model(settings, progress)
-    freeze_gc()
-    return loaded
-
-
 async def serve(
     settings: ServerSettings,
     announce: Announce,
     progress: Progress,
-    load: Load = load_model,
+    plan: Plan = plan_model,
     read_again: Callable[[], ServerSettings] | None = None,
+    *,
+    on_loaded: Callable[[], None] = lambda: None,
 ) -> int:
     """Listens before a model is loaded, serves until a signal, and returns the exit status."""
     try:
@@ -82,7 +78,8 @@ async def serve(
         return EXIT_USAGE
     served.tracing = open_tracing(os.environ)
     stopped = watch_signals()
-    reconfiguration = None if read_again is None else Reconfiguration(served, read_again)
+    loader = ModelLoader(served, plan, progress, on_loaded)
+    reconfiguration = None if read_again is None else Reconfiguration(served, read_again, loader.check)
 
     async def reload() -> None:
         await listeners.reload()
@@ -91,14 +88,13 @@ async def serve(
 
     reloading = reload_on_hangup(reload)
     trimming = asyncio.ensure_future(return_freed_memory())
-    loader = ModelLoader(served, load, progress)
     try:
         try:
             await listeners.open()
         except CannotListen as error:
             announce(f"eagre: {error}")
             return EXIT_USAGE
-        served.start(loader.load, model_sizes)
+        served.start(loader, machine_memory)
         first = asyncio.ensure_future(loader.load_first())
         await first_of(first, stopped)
         if not first.done():

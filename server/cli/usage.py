@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 # Variables that are no settings: of the commands, of the engine's kernels, and of the tests.
 _OTHER_VARIABLES = (
     "EAGRE_URL", "EAGRE_API_KEY", "EAGRE_CACHE", "EAGRE_THREADS", "EAGRE_NATIVE_VARIANT", "EAGRE_NATIVE_FOLDER",
-    "EAGRE_PAIR_PRODUCTS", "EAGRE_FULL",
+    "EAGRE_PAIR_PRODUCTS", "EAGRE_TOPOLOGY_FOLDER", "EAGRE_FULL",
 )  # fmt: skip
 # Kubernetes sets such variables in each pod beside a service that is called eagre.
 _OF_KUBERNETES = re.compile(r"EAGRE_(?:SERVICE_(?:HOST|PORT\w*)|PORT_\d+_\w+)")

@@ -35,7 +35,7 @@ from server.offline.request_builder import (
 )
 from server.offline.saved_config import SavedConfig
 from server.offline.text_stream import TextStream
-from server.startup.model_loader import LoadedModel, load_with
+from server.startup.model_loader import LoadedModel, plan_with
 from server.startup.progress import ProgressReporter, shown
 from server.startup.settings import DEFAULT_MODEL
 from server.text.sentence_encoder import POOLINGS, usual_pooling
@@ -90,7 +90,7 @@ class LLM(LLMLifecycle):
                     num_programs = total
                 tell(stage, done, total)
 
-            loaded = load_with(str(model), configure, watch)
+            loaded = plan_with(str(model), configure, watch).load(watch)
         super().__init__(loaded, str(model), config, num_programs)
 
     @classmethod

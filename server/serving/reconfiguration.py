@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from engine.interface.background import run_in_background
 from engine.interface.config import EngineConfig
@@ -14,6 +14,8 @@ from server.serving.served_models import ServedModels
 from server.startup.logs import log, set_up_logs
 from server.startup.model_settings import settings_of_each
 from server.startup.settings import ServerSettings, SettingsError
+
+Check: TypeAlias = Callable[[ServerSettings], Awaitable[None]]
 
 # Settings that hold at once. They are read from the server's settings wherever they count.
 _LIVE = frozenset(
@@ -43,10 +45,14 @@ _OF_PROCESS = frozenset(
 class Reconfiguration:
     """Reads the settings of one server again."""
 
-    def __init__(self, served: ServedModels, read: Callable[[], ServerSettings]) -> None:
-        """`read` blocks, and raises SettingsError for a file that cannot be used."""
+    def __init__(self, served: ServedModels, read: Callable[[], ServerSettings], check: Check) -> None:
+        """Args:
+        read: raises SettingsError for a file that cannot be used; it blocks.
+        check: raises what is wrong with a model of other settings, before one that is loaded is given up for it.
+        """
         self._served = served
         self._read = read
+        self._check = check
         self._each = [model.settings for model in served.all]  # of the file, as they were applied
 
     async def apply(self) -> None:
@@ -64,6 +70,15 @@ class Reconfiguration:
         except SettingsError as error:
             log.error("config_kept", reason=str(error))
             return
+        for own in each:
+            before = next((each for each in served.all if _name(each.settings) == _name(own)), None)
+            if before is None or not before.is_open or _matching(served.all, self._each, own, old, settings) is before:
+                continue
+            try:
+                await self._check(own)
+            except (OSError, ValueError, RuntimeError) as error:
+                log.error("config_kept", reason=f"the model {before.model_name} could not be loaded: {error}")
+                return
         models = [_matching(served.all, self._each, own, old, settings) or own for own in each]
         names = {name for own in each for name in _names(own)}
         # Those that an administrator added stay, unless the file has their names now.
@@ -108,6 +123,10 @@ def _matching(
             theirs, ours = _loaded_with(model.settings, is_same_share), _loaded_with(own, is_same_share)
             return model if theirs == ours else None
     return None
+
+
+def _name(own: ServerSettings) -> str:
+    return own.served_model_name or own.model
 
 
 def _names(own: ServerSettings) -> set[str | None]:

@@ -4,16 +4,16 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeAlias
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias
 
 from engine.interface.errors import ModelError
-from engine.interface.types import EngineBusy, EngineState
+from engine.interface.types import EngineBusy, EngineState, MachineMemory
 from server.protocol.errors import SERVER_ERROR, ApiError, unavailable
 from server.serving.eviction import Candidate, Uses
 from server.serving.served_model import ModelState, ServedModel
 from server.startup.logs import log
 from server.startup.model_sizes import ModelBytes
-from server.startup.settings import ServerSettings
 
 # A model that somebody uses stays in memory for at least this time, and at least for this multiple of the time that it
 # took to come: where more models are in use than there is room for, most of the time goes to answers and not to loads.
@@ -23,17 +23,25 @@ RETRY_S = 1.0  # before a model is tried again that could not be put to sleep
 FOUND_S = 1.0  # in which a request that has found its model comes to use it, though the model has left the list since
 NO_ROOM = "the models in memory leave no room for it, and nobody waits for it"
 
-Load: TypeAlias = Callable[[ServedModel], Awaitable[None]]
+Bring: TypeAlias = Callable[[], Awaitable[None]]
+Measure: TypeAlias = Callable[[], MachineMemory]
 
 
-class ModelSizes(Protocol):
-    """Measures memory. The methods block."""
+class PlannedLoad(NamedTuple):
+    """The load of a model that was checked before others make room for it."""
 
-    def bytes_of(self, settings: ServerSettings) -> ModelBytes:
-        """About what a model takes."""
+    num_bytes: ModelBytes
+    bring: Bring
 
-    def free_bytes(self) -> int:
-        """What models may take now, of the device's memory or the machine's."""
+
+class Loader(Protocol):
+    """What loads models that were not loaded before."""
+
+    async def known_bytes(self, model: ServedModel) -> ModelBytes:
+        """What is known of the model's memory without its files."""
+
+    async def plan(self, model: ServedModel) -> PlannedLoad:
+        """Checks all that can be known of a model while others have the memory; raises what is wrong with it."""
 
 
 class _Place:
@@ -68,11 +76,12 @@ class Residency:
         """
         self._models = models
         self._uses = Uses[ServedModel]()
-        self._sizes: ModelSizes | None = None
+        self._measure: Measure | None = None
+        self._machine_bytes: int | None = None  # of its memory; None where that is not known
         self._places = {model: _Place() for model in models}
         self._wanted: dict[ServedModel, bool] = {}  # in order; whether it is wanted even where nobody uses it
         self._changed = asyncio.Event()
-        self._load: Load | None = None
+        self._loader: Loader | None = None
         self._running: asyncio.Task[None] | None = None
         self.set_limits(models_max, max_bytes, len(models))
 
@@ -87,12 +96,12 @@ class Residency:
         self._models = (*self._models, model)
         self._places[model] = _Place()
 
-    def start(self, load: Load, sizes: ModelSizes | None = None) -> None:
-        """Begins to bring models with `load`, as many at once as there is room for, pinned ones first.
+    def start(self, loader: Loader, measure: Measure | None = None) -> None:
+        """Begins to bring models with `loader`, as many at once as there is room for, pinned ones first.
 
-        Without `sizes` their bytes are not looked at.
+        `measure` tells the memory of the machine, and blocks; without it, that is not looked at.
         """
-        self._load, self._sizes = load, sizes
+        self._loader, self._measure = loader, measure
         self.load_first()
         self._running = asyncio.create_task(self._run())
 
@@ -224,33 +233,75 @@ class Residency:
                 await self._changed.wait()
             elif model.is_in_memory:
                 self._end_wait(model, None)
-            elif await self._make_room_for(model):
-                await self._load_or_wake(model)
+            else:
+                bring = await self._checked(model)
+                if bring is not None and await self._make_room_for(model):
+                    await self._bring(model, bring)
 
-    async def _load_or_wake(self, model: ServedModel) -> None:
-        """Loads or wakes the model. Never raises; an error goes to those who wait for this model."""
-        began, error, place = _now(), None, self._places[model]
+    async def _checked(self, model: ServedModel) -> Bring | None:
+        """What loads or wakes the model, which nothing speaks against but perhaps the memory; None where it fails.
+
+        No other model goes for one that turns out not to load. Never raises; an error goes to those who wait.
+        """
+        place, loader = self._places[model], self._loader
+        assert loader is not None
         model.loading_stage, model.load_error = "starting", None
         try:
-            if not model.is_open:
-                assert self._load is not None
-                await self._load(model)
-            elif not model.is_in_memory:
-                await model.engine.lifecycle.wake(is_beside_others=self.is_beside_others(model))
+            if model.is_open:
+                await model.engine.lifecycle.check_weights()
+                return partial(self._wake, model)
+            if place.bytes is None:
+                place.bytes = await loader.known_bytes(model)
+            if self._refuse_hopeless(model):
+                return None
+            place.bytes, bring = await loader.plan(model)
+            return bring
         except Exception as failure:  # noqa: BLE001 - whatever is wrong with one model must not end the others
-            is_foreseen = isinstance(failure, OSError | ValueError | RuntimeError | MemoryError)
-            if not is_foreseen or not self._ends_with(model):
-                log.error("model_not_loaded", model=model.model_name, reason=str(failure), exc_info=not is_foreseen)
-            reason = str(failure) or type(failure).__name__
-            model.fail_to_load(reason)
-            error = _cannot_load(model, reason)
+            self._fail(model, failure)
+            return None
+        finally:
+            model.loading_stage = None
+            place.left.set()  # nobody may want it any more
+
+    async def _wake(self, model: ServedModel) -> None:
+        if not model.is_in_memory:
+            await model.engine.lifecycle.wake(is_beside_others=self.is_beside_others(model))
+
+    async def _bring(self, model: ServedModel, bring: Bring) -> None:
+        """Loads or wakes the model. Never raises; an error goes to those who wait for this model."""
+        began = _now()
+        model.loading_stage = "starting"
+        try:
+            await bring()
+        except Exception as failure:  # noqa: BLE001 - as above
+            self._fail(model, failure)
+            return
         finally:
             model.loading_stage = None
         seconds = _now() - began
-        if error is None:
-            place.may_leave_at = _now() + max(LEAST_STAY_S, LEAST_STAY_IN_LOADS * seconds)
-            log.info("model_in_memory", model=model.model_name, seconds=round(seconds, 3))
-        self._end_wait(model, error)
+        if model in self._places:  # it may have been removed meanwhile
+            self._places[model].may_leave_at = _now() + max(LEAST_STAY_S, LEAST_STAY_IN_LOADS * seconds)
+        log.info("model_in_memory", model=model.model_name, seconds=round(seconds, 3))
+        self._end_wait(model, None)
+
+    def _fail(self, model: ServedModel, failure: Exception) -> None:
+        """Ends the wait for a model that cannot be brought."""
+        is_foreseen = isinstance(failure, OSError | ValueError | RuntimeError | MemoryError)
+        if not is_foreseen or not self._ends_with(model):
+            log.error("model_not_loaded", model=model.model_name, reason=str(failure), exc_info=not is_foreseen)
+        self._give_up(model, str(failure) or type(failure).__name__)
+
+    def _refuse_hopeless(self, model: ServedModel) -> bool:
+        """Ends the wait for a model for which there is never enough memory; returns whether it is one."""
+        reason = self._hopeless(model)
+        if reason is not None:
+            log.error("model_not_loaded", model=model.model_name, reason=reason)
+            self._give_up(model, reason)
+        return reason is not None
+
+    def _give_up(self, model: ServedModel, reason: str) -> None:
+        model.fail_to_load(reason)
+        self._end_wait(model, _cannot_load(model, reason))
 
     def _ends_with(self, model: ServedModel) -> bool:
         """Whether the command ends, with the reason in a line of its own, because its only model cannot be loaded."""
@@ -284,12 +335,10 @@ class Residency:
             num_models = len(others) - self.limit + 1 - (0 if self._models_max else len(leaving))
             if num_models <= 0 and num_bytes <= 0:
                 return True
-            reason = self._hopeless(model, others)
-            if reason is not None:
-                log.error("model_not_loaded", model=model.model_name, reason=reason)
-                model.fail_to_load(reason)
-            if reason is not None or not self._places[model].num_users:
-                self._end_wait(model, _cannot_load(model, reason or NO_ROOM))
+            if self._refuse_hopeless(model):
+                return False
+            if not self._places[model].num_users:
+                self._end_wait(model, _cannot_load(model, NO_ROOM))
                 return False
             if leaving:
                 await self._wait_for_change(RETRY_S)
@@ -333,36 +382,37 @@ class Residency:
 
     async def _bytes_missing(self, model: ServedModel, freed: int) -> int:
         """The bytes that must get free for the model, as far as they are known; `freed` ones were a moment ago."""
-        others, own = self._in_memory_beside(model), self._places[model]
-        if self._sizes is None or (self._max_bytes is None and not others):
+        others, own = self._in_memory_beside(model), self._places[model].bytes
+        if own is None or self._measure is None or (self._max_bytes is None and not others):
             return 0
-        places = [(each.settings, self._places[each]) for each in (model, *others)]  # some may be removed meanwhile
+        if self._max_bytes is not None:
+            return own.usual + self._bytes_of(others) - self._max_bytes
         try:
-            for settings, place in places:
-                if place.bytes is None:
-                    place.bytes = await asyncio.to_thread(self._sizes.bytes_of, settings)
-            free = await asyncio.to_thread(self._sizes.free_bytes) if self._max_bytes is None else 0
+            memory = await asyncio.to_thread(self._measure)
         except Exception as error:  # noqa: BLE001 - then the load finds out whether there is room
             log.warning("memory_not_measured", model=model.model_name, reason=f"{type(error).__name__}: {error}")
             return 0
-        if own.bytes is None:
-            return 0
-        if self._max_bytes is None:
-            return own.bytes.least - max(freed, free)
-        return own.bytes.usual + self._bytes_of(self._in_memory_beside(model)) - self._max_bytes
+        self._machine_bytes = memory.total
+        return own.least - max(freed, memory.usable)
 
     def _bytes_of(self, models: Iterable[ServedModel]) -> int:
         """The bytes of weights and caches of models, as far as they are known."""
         known = (self._places[model].bytes for model in models)
         return sum(each.usual for each in known if each is not None)
 
-    def _hopeless(self, model: ServedModel, others: Sequence[ServedModel]) -> str | None:
+    def _hopeless(self, model: ServedModel) -> str | None:
         """Why there is never enough memory for the model; None if there may be."""
-        needed, pinned = self._bytes_of([model]), self._bytes_of(each for each in others if each.is_pinned)
-        if self._max_bytes is None or needed + pinned <= self._max_bytes:
+        own, limit, of_whom = self._places[model].bytes, self._max_bytes, f"models_max_bytes is {self._max_bytes}"
+        if limit is None:
+            limit, of_whom = self._machine_bytes, f"the machine has {self._machine_bytes}"
+        if own is None or limit is None:
+            return None
+        needed = own.least if self._max_bytes is None else own.usual
+        pinned = self._bytes_of(each for each in self._in_memory_beside(model) if each.is_pinned)
+        if needed + pinned <= limit:
             return None
         beside = f", and pinned models take {pinned}" if pinned else ""
-        return f"it takes about {needed} bytes, weights and cache{beside}; models_max_bytes is {self._max_bytes}"
+        return f"it takes about {needed} bytes, weights and cache{beside}; {of_whom}"
 
     async def _put_to_sleep(self, leaving: ServedModel, *, in_favour_of: ServedModel) -> None:
         """Drains a model and frees its weights and pages. Stops early if `in_favour_of` is no longer wanted."""

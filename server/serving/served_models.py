@@ -16,7 +16,7 @@ from server.generation.generation import Generation
 from server.media.picture_loader import PictureLoader
 from server.protocol.errors import model_not_found, unavailable
 from server.serving.ignored_parameters import IgnoredParameters
-from server.serving.residency import Load, ModelSizes, Residency
+from server.serving.residency import Loader, Measure, Residency
 from server.serving.running_requests import RunningRequests
 from server.serving.served_model import ServedModel
 from server.serving.submit import Submission, Submitter
@@ -156,9 +156,9 @@ class ServedModels:
         """All models, and those that are served no more but to the ends of their requests."""
         return (*self.all, *self._leaving)
 
-    def start(self, load: Load, sizes: ModelSizes | None = None) -> None:
-        """Begins to load the models, each with `load`; `sizes` measures what they take."""
-        self.residency.start(load, sizes)
+    def start(self, loader: Loader, measure: Measure | None = None) -> None:
+        """Begins to load the models with `loader`; `measure` tells the memory of the machine."""
+        self.residency.start(loader, measure)
 
     async def close(self) -> None:
         """Ends what runs beside the requests; the engines belong to somebody else."""

@@ -1,8 +1,7 @@
 """What a model is for, by its files and by the setting `task`."""
 
 from enum import StrEnum
-
-from engine.interface.config import ModelInfo
+from typing import Protocol
 
 
 class Task(StrEnum):
@@ -14,7 +13,20 @@ class Task(StrEnum):
     CLASSIFY = "classify"  # a score for each of several labels
 
 
-def tasks_of(info: ModelInfo) -> tuple[Task, ...]:
+class HasTasks(Protocol):
+    """What says of a model what it is for."""
+
+    @property
+    def is_encoder(self) -> bool: ...
+
+    @property
+    def is_headless(self) -> bool: ...
+
+    @property
+    def num_labels(self) -> int: ...
+
+
+def tasks_of(info: HasTasks) -> tuple[Task, ...]:
     """The tasks that a model can have; the first is what its files say."""
     if info.num_labels == 1:
         return (Task.RERANK, Task.CLASSIFY)
@@ -25,7 +37,7 @@ def tasks_of(info: ModelInfo) -> tuple[Task, ...]:
     return (Task.EMBED, Task.RERANK) if info.is_encoder else (Task.GENERATE, Task.EMBED, Task.RERANK)
 
 
-def check_task(stated: str | None, info: ModelInfo) -> None:
+def check_task(stated: str | None, info: HasTasks) -> None:
     """Raises ValueError where the setting says what the model cannot do."""
     tasks = tasks_of(info)
     if stated is not None and stated not in tasks:

@@ -20,12 +20,11 @@ from server.text.tokenization.control_tokens import (
     choose_mark,
     without_mark,
 )
+from server.text.tokenization.encoder_vocabularies import UnigramVocabulary, WordPieceVocabulary
 from server.text.tokenization.gguf_metadata import GgufMetadata
 from server.text.tokenization.plamo_unigram import PlamoUnigram
-from server.text.tokenization.sentencepiece_proto import ModelType
 from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary
 from server.text.tokenization.spaced_bpe import PRE_TOKENIZERS, SpacedBpe
-from server.text.tokenization.word_piece import WordPieceVocabulary
 
 _REMEMBERED_SEARCHES = 64
 _USUAL_CHARS = 4  # of a token
@@ -296,8 +295,7 @@ def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:
         case "llama":
             return SentencePieceVocabulary.from_gguf(metadata), adds_bos is not False, adds_eos is True
         case "t5":
-            unigram = SentencePieceVocabulary.from_gguf(metadata, ModelType.UNIGRAM)
-            return unigram, adds_bos is True, adds_eos is not False
+            return UnigramVocabulary(metadata), adds_bos is True, adds_eos is not False
         case "plamo2":
             return PlamoUnigram(metadata), adds_bos is True, adds_eos is True
     kind = _REFUSED_KINDS.get(metadata.tokenizer_model, "of a kind that is not known")

@@ -50,6 +50,14 @@ def test_a_decode_step_and_a_prompt_of_a_model(tmp_path: Path, capsys: pytest.Ca
     assert "floor by memory" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("_native")
+def test_decode_rows_alone(tmp_path: Path) -> None:
+    model, figures = write_tiny_model(tmp_path / "tiny.gguf"), tmp_path / "figures.json"
+    arguments = ["--rows", "1", "--tiles", "--context", "20", "--repeats", "1", "--kv", "float32"]
+    assert main(["--model", str(model), *arguments, "--json", str(figures)]) == 0
+    assert list(orjson.loads(figures.read_bytes())["cases"]) == ["1 decode rows, context 20"]
+
+
 def test_kernels_of_one_shape_stand_together_the_longest_first() -> None:
     def step(*seconds: float) -> StepTime:
         names = [("attention", 0, 0), ("norm_product", 96, 64), ("norm_product", 64, 64)]

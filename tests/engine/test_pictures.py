@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-import engine.engine
+import engine.engine_plan
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.interface.config import TILE_SIZE, EngineConfig
@@ -338,7 +338,7 @@ def test_a_folder_without_the_encoder_that_it_states_is_served_as_text(
     def stop(opened: OpenModel, config: EngineConfig) -> None:
         raise ValueError("so far")  # before anything is compiled
 
-    monkeypatch.setattr(engine.engine, "refuse_unsupported", stop)
+    monkeypatch.setattr(engine.engine_plan, "refuse_unsupported", stop)
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     tensors = load_file(folder / "model.safetensors")
     save_file(

@@ -237,6 +237,7 @@ class FakeLifecycle:
         self.calls: list[object] = []  # what was asked, in order
         self.beside_others: list[bool] = []  # of each wake and update: whether it was said to be beside other engines
         self.error: Exception | None = None  # what the next change is refused with
+        self.flaw: Exception | None = None  # what the check of forgotten weights finds
         self.fails_half_way = False  # whether a change that is refused has changed the state
         self.num_cached_prefixes = 1
         self.is_holding_pages = False
@@ -272,6 +273,11 @@ class FakeLifecycle:
         self.beside_others.append(is_beside_others)
         if await self._change("wake", EngineState.RUNNING, is_wanted):
             self.has_weights = True
+
+    async def check_weights(self) -> None:
+        await asyncio.sleep(0)
+        if self.flaw is not None and not self.has_weights:
+            raise self.flaw
 
     async def settle(self) -> None:
         await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from engine.engine import Engine
 from engine.interface.config import EngineConfig
 from engine.interface.types import TokenEvent
 from sampling.host.params import SamplingParams
-from server.startup.model_loader import load_with
+from server.startup.model_loader import plan_with
 from server.startup.progress import silent
 from server.text.text_model import TextModel
 from tests.golden.tiny_llama import CONFIG, weights
@@ -149,4 +149,4 @@ def test_a_folder_without_a_template_is_not_made_for_chat(tmp_path: Path) -> Non
 def test_a_start_says_what_is_wrong(tmp_path: Path, config: dict[str, Any], words: str) -> None:
     write_json(write_folder(tmp_path) / "config.json", CONFIG | config)
     with pytest.raises((ValueError, RuntimeError), match=words):
-        load_with(str(tmp_path), lambda end_tokens: CONFIGURATION, silent)
+        plan_with(str(tmp_path), lambda end_tokens: CONFIGURATION, silent)

@@ -81,6 +81,11 @@ def page_type() -> str:
     return str(tell().decode())
 
 
+def num_nodes() -> int:
+    """The number of memory nodes that the kernels' threads are of; raises as `load`."""
+    return int(shared_library().eagre_num_nodes())
+
+
 def library_with_lock() -> ctypes.PyDLL:
     """The library, for calls so short that they had better keep the interpreter's lock; raises as `load`."""
     return ctypes.PyDLL(shared_library()._name)
@@ -114,6 +119,7 @@ def _register(variant: str, path: Path) -> None:
             f"the native kernels were built for another jaxlib; build them again: {error}"
         ) from error
     _libraries[variant] = library
+    _tell_of_nodes(library)
 
 
 def _check_version(library: ctypes.CDLL) -> None:
@@ -131,6 +137,17 @@ def _prepare(variant: str, library: ctypes.CDLL) -> None:
     refusal = prepare()
     if refusal is not None:
         raise NativeRefused(f"this system refuses the native kernels for {variant}: {refusal.decode()}")
+
+
+def _tell_of_nodes(library: ctypes.CDLL) -> None:
+    if (nodes := library.eagre_num_nodes()) > 1:
+        _log.info("the kernels' threads are on %d memory nodes, and weights lie on the nodes of their threads", nodes)
+    if error := library.eagre_interleave_error():
+        _log.warning(
+            "the system refuses to spread the memory of keys and values over the memory nodes (%s): the capability "
+            "SYS_NICE or numactl --interleave=all would help",
+            os.strerror(error),
+        )
 
 
 def is_cut_short(path: Path) -> bool:

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine.backends.native.packer import pack_encoded, pack_rows
+from engine.backends.native.packer import pack_encoded, pack_rows, touch_tiles
 from engine.interface.errors import ModelError
-from engine.weights.concurrently import Job, run_all
+from engine.weights.concurrently import Job, num_threads, run_all
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.host_memory import large_array
 from engine.weights.layout import EXACT, Count, LayerTensors, Precision, stacked_arrays
@@ -60,6 +60,7 @@ class PackedLayout:
         placement = _placement(leaf, layers, precision)
         # Written in place, so that no second copy of it is ever held.
         blocks = large_array((placement.num_bytes,), np.uint8)
+        touch_tiles(blocks, placement, is_gated=leaf.kind is LeafKind.GATED, most_threads=num_threads())
         jobs = [
             job
             for index, tensors in enumerate(layers)

@@ -5,9 +5,9 @@ from functools import cache
 
 import numpy as np
 
-from engine.backends.native.library import load, shared_library
+from engine.backends.native.library import load, num_nodes, shared_library
 from engine.weights.encodings import EncodedRows, Encoding
-from engine.weights.packing import GROUP, Format, PackingError
+from engine.weights.packing import GROUP, Format, PackingError, Placement
 
 _MESSAGES = {
     1: "its format cannot hold it",
@@ -15,6 +15,7 @@ _MESSAGES = {
     3: "its rows are shorter than its shape says",
 }
 
+_MOST_TOUCHING = 8  # threads of a memory node, which share its bandwidth
 
 # Of these a number in a file is the place of several weights in a grid, which the package of the format has.
 _WITH_GRIDS = frozenset(
@@ -58,6 +59,30 @@ def pack_rows(
     )  # fmt: skip
     if problem:
         raise PackingError(_MESSAGES[problem])
+
+
+def touch_tiles(blocks: np.ndarray, placement: Placement, *, is_gated: bool, most_threads: int) -> None:
+    """Has the system take the memory of a new array from the memory nodes whose threads multiply its tiles.
+
+    Does nothing on a machine with one node. On each, so many threads at most touch the memory.
+    """
+    if num_nodes() == 1:
+        return
+    num_results = sum(placement.tiles) // (2 if is_gated else 1)
+    firsts = np.cumsum([0, *placement.tiles])
+    tiles = np.array(
+        [
+            (place.offset, place.stride, count, first, num_results)
+            for parts in placement.places
+            for place, count, first in zip(parts, placement.tiles, firsts, strict=False)
+        ],
+        np.int64,
+    )
+    per_node = max(1, min(most_threads, _MOST_TOUCHING))
+    shared_library().eagre_touch(
+        ctypes.c_void_p(blocks.ctypes.data), ctypes.c_int64(blocks.nbytes),
+        ctypes.c_void_p(tiles.ctypes.data), ctypes.c_int64(len(tiles)), ctypes.c_int32(per_node),
+    )  # fmt: skip
 
 
 def pack_encoded(matrix: EncodedRows, kind: Format, tiles: np.ndarray, start: int, stop: int) -> None:

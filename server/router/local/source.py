@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+from server.router.local.memory_nodes import processors_of_each
 from server.router.local.replica_settings import (
     VISIBLE_GPUS,
     check_shared,
@@ -41,11 +42,11 @@ class LocalReplicas:
         self.description = f"{num_replicas} replicas"
         self._addresses = {str(index): f"{UNIX}{socket_of(folder, index)}" for index in range(num_replicas)}
         self._supervisors: dict[str, Supervisor] = {}
-        for index in range(num_replicas):
+        for index, processors in enumerate(processors_of_each(num_replicas)):
             of_replica = environment_of(settings_of_replica(settings, index, folder), num_replicas, environment)
             if gpus is not None:
                 of_replica[VISIBLE_GPUS] = gpus[index]
-            self._supervisors[str(index)] = Supervisor(str(index), of_replica)
+            self._supervisors[str(index)] = Supervisor(str(index), of_replica, processors=processors)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, replicas: Replicas) -> None:

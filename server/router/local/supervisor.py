@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -31,11 +32,20 @@ class Supervisor:
     a pipe from this process, however that ends.
     """
 
-    def __init__(self, name: str, environment: Mapping[str, str], *, folder: str | None = None) -> None:
-        """The settings of the server are in `environment`. `folder` is its working directory; None: the present one."""
+    def __init__(
+        self, name: str, environment: Mapping[str, str], *,
+        folder: str | None = None, processors: frozenset[int] | None = None,
+    ) -> None:  # fmt: skip
+        """The settings of the server are in `environment`.
+
+        Args:
+            folder: its working directory; None: the present one.
+            processors: to which it is kept; None: those of this process.
+        """
         self._name = name
         self._environment = environment
         self._folder = folder
+        self._processors = processors
         self._process: subprocess.Popen[bytes] | None = None
         self._exited: asyncio.Future[int] | None = None
         self._stopping = asyncio.Event()
@@ -49,7 +59,7 @@ class Supervisor:
 
     def start(self) -> asyncio.Future[int]:
         """Starts the process; the future resolves to its exit status and must not be cancelled."""
-        with _sighup_blocked():
+        with _sighup_blocked(), _kept_to(self._processors):
             process = self._process = subprocess.Popen(
                 COMMAND,
                 stdin=subprocess.PIPE,
@@ -129,3 +139,18 @@ def _sighup_blocked() -> Iterator[None]:
     finally:
         if signal.SIGHUP not in before:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+
+@contextlib.contextmanager
+def _kept_to(processors: frozenset[int] | None) -> Iterator[None]:
+    """Keeps this thread to processors, which a process that it starts inherits with all of its threads."""
+    if processors is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    try:
+        with contextlib.suppress(OSError):  # they may be off by now
+            os.sched_setaffinity(0, processors)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -75,6 +75,7 @@ class GgufMetadata:
     sampling: Mapping[str, int | float | None]  # what the makers recommend, unchecked, by fields of SamplingParams
     cls_token_id: int | None = None  # before a text of an encoder
     sep_token_id: int | None = None  # behind it
+    mask_token_id: int | None = None  # in the place of a word that an encoder shall guess
     pooling_type: int | None = None  # of the embeddings, in llama.cpp's numbers
     rerank_template: str | None = None  # how a decoder is shown a query and a document
     output_labels: tuple[str, ...] = ()  # of its head
@@ -214,6 +215,7 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         sampling={name: fields.number(f"general.sampling.{field}") for name, field in SAMPLING_FIELDS.items()},
         cls_token_id=token_id("cls"),
         sep_token_id=token_id("seperator"),  # so it is spelled
+        mask_token_id=token_id("mask"),
         pooling_type=fields.optional(f"{architecture}.pooling_type", int),
         rerank_template=fields.optional("tokenizer.chat_template.rerank", str),
         output_labels=fields.optional_tuple(f"{architecture}.classifier.output_labels", str),

@@ -8,7 +8,6 @@ A GGUF file has the model's pieces, scores and types, but not this message
 
 import struct
 from collections.abc import Collection, Sequence
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,10 @@ _HEAD_BYTES = 2  # of the field that holds a short piece
 _ABSENT = -1  # the id of a token that SentencePiece must not add by itself
 
 
-class ModelType(IntEnum):
-    UNIGRAM = 1
-    BPE = 2
+_BPE = 2  # as `TrainerSpec.model_type`
 
 
-def model_proto(metadata: GgufMetadata, model_type: ModelType) -> bytes:
+def model_proto(metadata: GgufMetadata) -> bytes:
     """The serialised `ModelProto` of the vocabulary in a GGUF file, whose types of pieces have the same numbers.
 
     Converters replace SPACE_MARK by a space in user-defined symbols, which is undone: SentencePiece looks for them in
@@ -50,11 +47,11 @@ def model_proto(metadata: GgufMetadata, model_type: ModelType) -> bytes:
         if token_types[token_id] == TokenType.USER_DEFINED:
             texts[token_id] = texts[token_id].replace(" ", SPACE_MARK)
     has_bytes = TokenType.BYTE in token_types
-    trainer = _int_field(3, model_type) + _int_field(4, len(token_types)) + _int_field(35, int(has_bytes))
+    trainer = _int_field(3, _BPE) + _int_field(4, len(token_types)) + _int_field(35, int(has_bytes))
     trainer += b"".join(
         _int_field(number, value) for number, value in {40: unknown_id, 41: _ABSENT, 42: _ABSENT, 43: _ABSENT}.items()
     )
-    normalizer = _normalizer(metadata, model_type)
+    normalizer = _normalizer(metadata)
     return piece_fields(texts, metadata.scores, token_types) + _bytes_field(2, trainer) + _bytes_field(3, normalizer)
 
 
@@ -87,10 +84,8 @@ def without_prefix(proto: bytes) -> bytes:
     return proto + _bytes_field(3, _int_field(3, 0))
 
 
-def _normalizer(metadata: GgufMetadata, model_type: ModelType) -> bytes:
-    prefix = metadata.add_space_prefix
-    if prefix is None:
-        prefix = model_type is ModelType.BPE  # as in llama.cpp
+def _normalizer(metadata: GgufMetadata) -> bytes:
+    prefix = metadata.add_space_prefix is not False  # as in llama.cpp
     return (
         _bytes_field(1, b"gguf" if metadata.precompiled_charsmap else b"identity")
         + _bytes_field(2, metadata.precompiled_charsmap)

@@ -25,7 +25,6 @@ from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
 from server.text.tokenization.native_errors import TooManyTokens
 from server.text.tokenization.sentencepiece_proto import (
     SPACE_MARK,
-    ModelType,
     model_proto,
     with_control,
     without_prefix,
@@ -100,7 +99,7 @@ class SentencePieceVocabulary:
         self.token_bytes = bytes_of_pieces(tokens, token_types)
 
     @classmethod
-    def from_gguf(cls, metadata: GgufMetadata, model_type: ModelType = ModelType.BPE) -> SentencePieceVocabulary:
+    def from_gguf(cls, metadata: GgufMetadata) -> SentencePieceVocabulary:
         """The vocabulary of a GGUF file, with space prefixes as in llama.cpp; raises ModelError."""
         tokens, token_types = metadata.tokens, metadata.token_types
         # The tokens of Phi-3 remove the white space after them, for which the file has no field.
@@ -113,7 +112,7 @@ class SentencePieceVocabulary:
             if tokens[token_id]
         }
         try:
-            return cls(model_proto(metadata, model_type), tokens, token_types, added, SpacePrefix.ALWAYS)
+            return cls(model_proto(metadata), tokens, token_types, added, SpacePrefix.ALWAYS)
         except (RuntimeError, ValueError, OverflowError) as error:  # OverflowError: a score out of the range of float32
             raise ModelError(f"SentencePiece does not accept the model's vocabulary: {error}") from error
 

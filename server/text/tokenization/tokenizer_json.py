@@ -16,9 +16,9 @@ from tokenizers.normalizers import Sequence as Normalizers
 from engine.interface.errors import ModelError
 from server.text.tokenization.byte_alphabet import bytes_of
 from server.text.tokenization.control_tokens import is_control_name
+from server.text.tokenization.encoder_vocabularies import piece_bytes
 from server.text.tokenization.folder_metadata import MAX_VOCAB_SIZE
 from server.text.tokenization.tokenizers_encoder import TokenizersEncoder
-from server.text.tokenization.word_piece import piece_bytes
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 PROBE = "a\ufdd0"  # a text that shows what the pipeline adds around texts; no vocabulary has its last character

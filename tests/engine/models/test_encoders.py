@@ -161,10 +161,8 @@ def pooled(states: np.ndarray, pooling: Pooling, first: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["bert", DECODER])
 async def test_every_pooling(folders: Path, name: str) -> None:
-    """Texts of all poolings in one step, of one tile and of several; alone, an encoder gives the same bits."""
+    """Texts of all poolings in one step, of one tile and of several; and each alone, which gives the same bits."""
     texts = GOLDENS[name]["texts"]
-    # A decoder sums by the pieces of a prompt, and how it is cut depends on what stands beside it.
-    rounding = 1e-6 if name == DECODER else 0.0
     poolings = [each for each in Pooling if each is not Pooling.NONE]
     async with engine_of(folders / name, "native", max_num_seqs=4, max_num_batched_tokens=64) as client:
         if name == DECODER:  # its head stands for a dense layer
@@ -177,7 +175,7 @@ async def test_every_pooling(folders: Path, name: str) -> None:
             for text, own, vector in zip(texts, states, got, strict=True):
                 np.testing.assert_allclose(vector, pooled(own, pooling), rtol=0, atol=2e-5)
                 (alone,) = await embed_all(client, [text], pooling)
-                np.testing.assert_allclose(alone, vector, rtol=0, atol=rounding)
+                assert np.array_equal(alone, vector)
         text = texts[-1]
         for pooling in poolings:
             behind_prompt = await client.embed(
@@ -192,9 +190,16 @@ async def test_every_pooling(folders: Path, name: str) -> None:
                 texts[longest]["token_ids"], pooling, second_start=texts[longest]["second_start"], first_pooled=first
             )
             np.testing.assert_allclose(behind_prompt, pooled(states[longest], pooling, first), rtol=0, atol=2e-5)
-        one_by_one = [await client.embed(text["token_ids"], pooling) for pooling in poolings[:2]]
-        joined = await client.embed(text["token_ids"], tuple(poolings[:2]))
-        np.testing.assert_allclose(joined, np.concatenate(one_by_one), rtol=0, atol=rounding)
+        one_by_one = [await client.embed(text["token_ids"], pooling) for pooling in poolings]
+        num_before = client.stats().num_prompt_tokens
+        joined = await asyncio.gather(
+            client.embed(text["token_ids"], tuple(poolings)), client.embed(text["token_ids"], tuple(poolings[1:3]))
+        )
+        assert np.array_equal(joined[0], np.concatenate(one_by_one))
+        assert np.array_equal(joined[1], np.concatenate(one_by_one[1:3]))
+        num_each = len(text["token_ids"]) + (name == DECODER)  # the text is computed once, however it is pooled
+        assert client.stats().num_prompt_tokens - num_before == 2 * num_each
+        assert client.stats().compiles_after_ready == 0
 
 
 async def test_what_an_encoder_refuses(folders: Path) -> None:

@@ -22,6 +22,7 @@ from server.startup.progress import silent
 from server.startup.settings import ServerSettings
 from server.structured_output.grammar_compiler import GrammarCompiler
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.model_plan import planning
 from tests.fakes.text_model import FakeTextModel
 from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
@@ -37,7 +38,10 @@ class Loaded:
         settings = ServerSettings(models=("one=x",), engine=engine or EngineConfig())
         self.served = ServedModels(settings, settings_of_each(settings))
         self.model = self.served.first
-        self.loader = ModelLoader(self.served, self.load, silent)
+        self.loader = ModelLoader(self.served, planning(self.load), silent)
+
+    async def bring(self) -> None:
+        await (await self.loader.plan(self.model)).bring()
 
     def load(self, settings: ServerSettings, progress: Progress) -> LoadedModel:
         assert self.may_end.wait(PATIENCE_S)
@@ -51,7 +55,7 @@ async def test_a_context_shorter_than_the_flag_says_is_said(wanted: int | None, 
     loaded = Loaded(EngineConfig(max_model_len=wanted))
     loaded.may_end.set()
     with structlog.testing.capture_logs() as logs:
-        await loaded.loader.load(loaded.model)
+        await loaded.bring()
     warned = [event for event in logs if event["event"] == "max_model_len_reduced"]
     assert [event["max_model_len"] for event in warned] == ([512] if is_said else [])
     assert all(f"--max-model-len is {wanted}" in event["detail"] for event in warned)
@@ -68,7 +72,7 @@ async def test_an_engine_that_cannot_be_started_is_shut_down(monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(loaded.engine, "start", refuse)
         with pytest.raises(EngineError, match="let go"):
-            await loaded.loader.load(loaded.model)
+            await loaded.bring()
     assert loaded.engine.is_shut_down
     assert not loaded.model.is_open
     assert not loaded.loader.failed.done()
@@ -93,7 +97,7 @@ async def test_the_engine_of_a_model_that_cannot_be_opened_is_shut_down(
         patch.setattr(served_model, part, refuse)
         patch.setattr(GrammarCompiler, "close", close)
         with pytest.raises(MemoryError, match="no room"):
-            await loaded.loader.load(loaded.model)
+            await loaded.bring()
     assert loaded.engine.is_shut_down
     assert not loaded.model.is_open
     assert len(closed) == 1
@@ -114,14 +118,15 @@ async def test_an_error_of_the_shutdown_keeps_that_of_the_start(monkeypatch: pyt
     monkeypatch.setattr(loaded.engine, "start", refuse)
     monkeypatch.setattr(loaded.engine, "shutdown_in_background", refuse_too)
     with pytest.raises(OSError, match="folder of pages") as raised:
-        await loaded.loader.load(loaded.model)
+        await loaded.bring()
     assert isinstance(raised.value.__context__, EngineError)
     await loaded.served.close()
 
 
 async def test_an_engine_whose_load_is_cancelled_is_shut_down_once_it_is_loaded() -> None:
     loaded = Loaded()
-    bringing = asyncio.create_task(loaded.loader.load(loaded.model))
+    planned = await loaded.loader.plan(loaded.model)
+    bringing = asyncio.ensure_future(planned.bring())
     await asyncio.sleep(0)
     bringing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -137,8 +142,9 @@ async def test_an_engine_is_shut_down_that_was_loaded_in_the_moment_of_the_cance
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loaded, loading = Loaded(), asyncio.get_running_loop().create_future()
+    planned = await loaded.loader.plan(loaded.model)
     monkeypatch.setattr(model_loader, "run_in_background", lambda *_, **__: loading)
-    bringing = asyncio.create_task(loaded.loader.load(loaded.model))
+    bringing = asyncio.ensure_future(planned.bring())
     await asyncio.sleep(0)
     loading.set_result(LoadedModel(loaded.engine.client, FakeTextModel().model))
     bringing.cancel()
@@ -152,7 +158,8 @@ async def test_an_engine_is_shut_down_that_was_loaded_in_the_moment_of_the_cance
 async def test_a_cancelled_load_that_fails_troubles_nobody(caplog: pytest.LogCaptureFixture) -> None:
     loaded = Loaded()
     loaded.error = ValueError("no model")
-    bringing = asyncio.create_task(loaded.loader.load(loaded.model))
+    planned = await loaded.loader.plan(loaded.model)
+    bringing = asyncio.ensure_future(planned.bring())
     await asyncio.sleep(0)
     bringing.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -27,6 +27,7 @@ from server.cli.serve import JOIN_S, serve
 from server.startup.model_loader import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.model_plan import planning
 from tests.fakes.text_model import FakeTextModel
 from tests.patience import PATIENCE_S, PROCESS_S
 from tests.server.conftest import eventually
@@ -58,7 +59,7 @@ class Life:
                 ServerSettings(port=self.port, **settings),
                 self.lines.append,
                 lambda stage, done, total: None,
-                self.load,
+                planning(self.load),
             )
         )
 
@@ -225,7 +226,7 @@ async def test_a_port_in_use_is_reported_in_one_line() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        serving = serve(ServerSettings(port=port), life.lines.append, lambda *_: None, life.load)
+        serving = serve(ServerSettings(port=port), life.lines.append, lambda *_: None, planning(life.load))
         assert await serving == EXIT_USAGE
     assert len(life.lines) == 1
     assert f"cannot listen on 127.0.0.1:{port}" in life.lines[0]
@@ -234,14 +235,16 @@ async def test_a_port_in_use_is_reported_in_one_line() -> None:
 
 async def test_a_store_that_cannot_be_used_is_reported_in_one_line(tmp_path: Path) -> None:
     life = Life()
-    serving = serve(ServerSettings(port=0, store=str(tmp_path)), life.lines.append, lambda *_: None, life.load)
+    serving = serve(
+        ServerSettings(port=0, store=str(tmp_path)), life.lines.append, lambda *_: None, planning(life.load)
+    )
     assert await serving == EXIT_USAGE
     assert life.lines == [f"eagre: the store in {tmp_path} cannot be used: Is a directory"]
 
 
 async def test_an_invalid_host_name_is_reported_in_one_line() -> None:
     life = Life()
-    serving = serve(ServerSettings(host="a..b", port=0), life.lines.append, lambda *_: None, life.load)
+    serving = serve(ServerSettings(host="a..b", port=0), life.lines.append, lambda *_: None, planning(life.load))
     assert await serving == EXIT_USAGE
     assert len(life.lines) == 1
     assert "cannot listen on a..b:0" in life.lines[0]
@@ -253,6 +256,7 @@ from server.cli import process, serve
 from server.startup.model_loader import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.model_plan import planning
 from tests.fakes.text_model import FakeTextModel
 import aiohttp
 
@@ -261,7 +265,7 @@ engine = FakeEngineClient(is_manual=True)
 async def main():
     ready = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve.serve(ServerSettings(port=0), lambda line: ready.set_result(line),
-        lambda *_: None, lambda *_: LoadedModel(engine.client, FakeTextModel().model)))
+        lambda *_: None, planning(lambda *_: LoadedModel(engine.client, FakeTextModel().model))))
     url = (await ready).split("open ")[1].split(" ")[0]
     async with aiohttp.ClientSession() as http:
         async with http.post(url + "v1/completions", json={"prompt": "x", "stream": True}) as response:

@@ -20,6 +20,7 @@ from server.offline.saved_config import FILE_NAME, SavedConfig, SavedLLMError
 from server.startup.model_loader import LoadedModel
 from server.startup.progress import silent
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.model_plan import FakePlan
 from tests.fakes.text_model import EOS, FakeTextModel
 
 MODEL = "smollm2-135m-instruct"
@@ -44,13 +45,13 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, EngineConfig]]:
     """What was loaded: the model and its configuration; the engine is a fake."""
     loaded: list[tuple[str, EngineConfig]] = []
 
-    def load(model: str, configure: Any, progress: Progress) -> LoadedModel:
+    def plan(model: str, configure: Any, progress: Progress) -> FakePlan:
         for done in range(3):
             progress("compile", done, 2)
         loaded.append((model, configure((EOS,))))
-        return LoadedModel(FakeEngineClient().client, FakeTextModel().model)
+        return FakePlan(lambda _: LoadedModel(FakeEngineClient().client, FakeTextModel().model))
 
-    monkeypatch.setattr(llm_module, "load_with", load)
+    monkeypatch.setattr(llm_module, "plan_with", plan)
     return loaded
 
 

@@ -81,7 +81,7 @@ async def test_adapters_stay_when_the_file_is_read_again(start_several: StartSev
     lora = f'lora = {{ file = "{given[0]}", kept = "{given[0]}" }}\n'
     path.write_text(HEAD + CODER + lora + OTHER)
     async with start_several("", whole=read(path)) as server:
-        again = Reconfiguration(server.served, lambda: read(path))
+        again = Reconfiguration(server.served, lambda: read(path), server.loader.check)
 
         async def reload(content: str) -> list[Any]:
             path.write_text(HEAD + content)
@@ -134,7 +134,7 @@ async def test_what_changes_while_an_adapter_is_read_counts(start_several: Start
         slow_call = asyncio.create_task(call(server, "load", lora_name="b", lora_path="/b", base_model_name="coder"))
         await eventually(started.is_set)
         path.write_text(HEAD + PLAIN + CODER + "max-model-len = 64\n" + OTHER)
-        await Reconfiguration(server.served, lambda: read(path)).apply()
+        await Reconfiguration(server.served, lambda: read(path), server.loader.check).apply()
         goes_on.set()
         status, text = await slow_call
         assert (status, "coder was just replaced" in text) == (503, True)

@@ -108,7 +108,7 @@ async def test_every_key_may_change_while_a_stream_runs(
 
     path.write_text(TABLE)
     async with start_several("", whole=read()) as server:
-        again, (running, step) = Reconfiguration(server.served, read), await begin(server)
+        again, (running, step) = Reconfiguration(server.served, read, server.loader.check), await begin(server)
 
         async def reload(content: str) -> dict[str, Any]:
             path.write_text(content)

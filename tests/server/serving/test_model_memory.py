@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from engine.interface.types import MachineMemory
 from server.serving import residency
 from server.serving.eviction import Uses
 from server.startup.model_sizes import ModelBytes
@@ -31,12 +32,13 @@ class Sizes:
 
     of_models: dict[str, int]
     free: int = 0
+    total: int = 1 << 40
 
     def bytes_of(self, settings: ServerSettings) -> ModelBytes:
         return ModelBytes(self.of_models[settings.model], self.of_models[settings.model])
 
-    def free_bytes(self) -> int:
-        return self.free
+    def memory(self) -> MachineMemory:
+        return MachineMemory(self.total, self.free, self.free)
 
 
 def tables(path: Path, head: str, *names: str, **further: str) -> ServerSettings:
@@ -86,6 +88,26 @@ async def test_without_a_limit_models_go_where_the_machine_has_no_memory_for_ano
         await server.served.residency.unload(server.served.find("one"))
         await server.engine("two").lifecycle.pause()
         assert (await server.complete("one"))[0] == 200  # no other model can go, so it is tried
+
+
+async def test_a_model_larger_than_the_machine_makes_no_other_one_go(
+    start_several: StartSeveral, tmp_path: Path
+) -> None:
+    sizes = Sizes({"a.gguf": 3, "b.gguf": 3, "huge.gguf": 8, "large.gguf": 5}, free=4, total=10)
+    whole = tables(tmp_path / "eagre.toml", "", "a", "b", "huge", "large", a="pinned = true")
+    async with start_several("", whole=whole, sizes=sizes) as server:
+        await eventually(lambda: server.in_memory == ["a", "b"])
+        await server.reach(huge="failed")  # though nobody asks for it
+        status, body = await server.complete("huge")
+        assert (status, body["error"]["code"]) == (503, "model_not_loaded")
+        assert body["error"]["message"] == (
+            "the model huge cannot be loaded: it takes about 8 bytes, weights and cache, and pinned models take 3; the "
+            "machine has 10"
+        )
+        assert server.engine("b").lifecycle.calls == []
+        assert server.sources["huge"].num_loads == 0
+        assert (await server.complete("large"))[0] == 200
+        assert server.in_memory == ["a", "large"]
 
 
 async def test_the_place_in_the_queue_of_loads_is_told(start_several: StartSeveral) -> None:

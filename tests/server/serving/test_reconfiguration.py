@@ -72,7 +72,7 @@ def file(tmp_path: Path) -> File:
 
 
 def again(server: SeveralServer, file: File) -> Reconfiguration:
-    return Reconfiguration(server.served, file.read)
+    return Reconfiguration(server.served, file.read, server.loader.check)
 
 
 def set_template(server: SeveralServer, name: str) -> None:
@@ -263,6 +263,29 @@ async def test_a_file_that_cannot_be_used_changes_nothing(start_several: StartSe
         assert (await server.complete("gpt-4o-mini"))[0] == 200
 
 
+async def test_a_loaded_model_is_not_given_up_for_one_that_turns_out_not_to_load(
+    start_several: StartSeveral, file: File
+) -> None:
+    file.write(CODER + OTHER)
+    async with start_several("", whole=file.read()) as server:
+        reconfiguration, source = again(server, file), server.sources["coder"]
+        source.flaw = ValueError("better.gguf is cut short")
+        changed = CODER.replace("coder.gguf", "better.gguf") + OTHER
+        (event,) = await file.reload(server, changed, reconfiguration)
+        assert (event["event"], event["reason"]) == (
+            "config_kept",
+            "the model coder could not be loaded: better.gguf is cut short",
+        )
+        assert (await server.complete("coder"))[0] == 200
+        assert (source.num_loads, server.sources["other"].num_checks) == (1, 1)
+        assert len(server.served.with_leaving) == 2
+        source.flaw = None
+        events = await file.reload(server, changed, reconfiguration)
+        assert "config_reloaded" in {event["event"] for event in events}
+        assert (await server.complete("coder"))[0] == 200
+        assert (source.num_loads, server.sources["other"].num_checks) == (2, 1)
+
+
 async def test_the_end_of_the_server_waits_for_no_file_that_is_read(start_several: StartSeveral, file: File) -> None:
     file.write(CODER)
     async with start_several("", whole=file.read()) as server:
@@ -272,7 +295,7 @@ async def test_the_end_of_the_server_waits_for_no_file_that_is_read(start_severa
             readers.append(threading.current_thread())
             return file.read()
 
-        await Reconfiguration(server.served, read).apply()
+        await Reconfiguration(server.served, read, server.loader.check).apply()
     (reader,) = readers
     assert reader.daemon  # the interpreter, and asyncio.run, wait for all others
 

@@ -19,6 +19,7 @@ from server.serving import residency
 from server.startup.model_loader import LoadedModel
 from server.startup.progress import silent
 from server.startup.settings import ServerSettings
+from tests.fakes.model_plan import planning
 from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
 from tests.server.serving.conftest import SeveralServer, StartSeveral
@@ -51,6 +52,31 @@ async def test_a_request_loads_a_model_and_the_one_used_longest_ago_makes_room(s
         assert [source.num_loads for source in server.sources.values()] == [1, 1, 1]
 
 
+async def test_no_model_goes_for_one_that_a_check_refuses(start_several: StartSeveral) -> None:
+    """Neither where it would be loaded, nor where it would be woken."""
+    async with start_several("one two", models_max=1) as server:
+        two, one = server.sources["two"], server.engine("one").lifecycle
+        assert text_of(await server.complete("two")) == "two:ab"
+        assert text_of(await server.complete("one")) == "one:ab"
+        calls = list(one.calls)
+        two.engine.lifecycle.flaw = ValueError("the file was cut meanwhile")
+        status, body = await server.complete("two")
+        assert (status, body["error"]["message"]) == (503, "the model cannot be loaded: the file was cut meanwhile")
+        assert (server.states(), one.calls) == ({"one": "ready", "two": "failed"}, calls)
+        two.engine.lifecycle.flaw = None
+        assert text_of(await server.complete("two")) == "two:ab"
+    async with start_several("one two", models_max=1) as server:
+        two = server.sources["two"]
+        two.flaw = ValueError("it has no tokenizer")
+        assert (await server.complete("two"))[1]["error"]["message"] == (
+            "the model two cannot be loaded: it has no tokenizer"
+        )
+        assert (server.states(), two.num_loads) == ({"one": "ready", "two": "failed"}, 0)
+        assert server.engine("one").lifecycle.calls == []
+        two.flaw = None
+        assert text_of(await server.complete("two")) == "two:ab"
+
+
 async def test_a_load_is_narrow_beside_models_that_run_and_not_beside_those_that_sleep(
     start_several: StartSeveral,
 ) -> None:
@@ -62,16 +88,16 @@ async def test_a_load_is_narrow_beside_models_that_run_and_not_beside_those_that
             raise ValueError("it was noted")
 
         three = server.served.find("three")
-        loader = ModelLoader(server.served, load, silent)
+        loader = ModelLoader(server.served, planning(load), silent)
         usual = os.getpriority(os.PRIO_PROCESS, 0)
         calm = max(CALM_NICE, usual) if sys.platform == "linux" else usual
         one, two = (server.engine(name).lifecycle for name in ("one", "two"))
         for change in (one.sleep(), two.pause(), two.resume()):
             with pytest.raises(ValueError, match="noted"):
-                await loader.load(three)
+                await (await loader.plan(three)).bring()
             await change
         with pytest.raises(ValueError, match="noted"):
-            await loader.load(three)
+            await (await loader.plan(three)).bring()
         # Both run, then one sleeps and one runs, then that one is paused, and then it runs again.
         assert found == [(True, calm), (True, calm), (False, calm), (True, calm)]
 

@@ -1,18 +1,19 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from engine.interface.config import EngineConfig, ModelInfo
+from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from server.media.families.qwen_pictures import QwenPictures
+from server.media.picture_format import PictureFormat
 from server.media.tiling import NativeSize
 from server.startup import model_loader
-from server.startup.model_loader import LoadedModel, load_model
+from server.startup.model_loader import ModelPlan, load_model, plan_model
 from server.startup.progress import silent
 from server.startup.settings import ServerSettings, SettingsError
 from server.text.text_model import TextModel
@@ -23,21 +24,28 @@ QWEN = QwenPictures(
 )
 
 
-def model_info(text_model: TextModel) -> ModelInfo:
-    return ModelInfo("llama", text_model.tokenizer.vocab_size, 512, "float32", 0, "cpu", "xla", "xla", "")
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[[TextModel, PictureFormat | None], None]:
+    """Makes the files of every model say these texts and pictures."""
+
+    def set_up(text_model: TextModel, pictures: PictureFormat | None = None) -> None:
+        engine = cast(Any, SimpleNamespace(is_encoder=False, is_headless=False, num_labels=0, pictures=None))
+        plan = ModelPlan(engine, text_model, lambda taken: pictures)
+        monkeypatch.setattr(model_loader, "plan_with", lambda *_: plan)
+
+    return set_up
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [("model", {"temperature": 0.2}), ("openai", {})])
 def test_the_models_sampling_can_be_turned_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, expected: dict[str, float]
+    tmp_path: Path, planned: Callable[..., None], wanted: str, expected: dict[str, float]
 ) -> None:
     path = write_gguf(tmp_path / "x.gguf", byte_level_fields() | {"general.sampling.temp": 0.2})
     text_model = TextModel.load(path)
-    engine = cast(Any, SimpleNamespace(model_info=model_info(text_model)))
-    monkeypatch.setattr(model_loader, "load_with", lambda *_: LoadedModel(engine, text_model))
-    loaded = load_model(ServerSettings(sampling_defaults=wanted), silent)
-    assert dict(loaded.text_model.sampling_defaults) == expected
-    assert loaded.text_model.tokenizer is text_model.tokenizer
+    planned(text_model)
+    found = plan_model(ServerSettings(sampling_defaults=wanted), silent)
+    assert dict(found.text_model.sampling_defaults) == expected
+    assert found.text_model.tokenizer is text_model.tokenizer
 
 
 def test_a_template_of_the_users_own_has_precedence(tmp_path: Path) -> None:
@@ -50,30 +58,25 @@ def test_a_template_of_the_users_own_has_precedence(tmp_path: Path) -> None:
     assert models.render([{"role": "user", "content": ""}], tools=[{}]) == "tools"
 
 
-def test_variables_of_the_template_have_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_template_have_defaults(tmp_path: Path, planned: Callable[..., None]) -> None:
     source = {"tokenizer.chat_template": "{{ enable_thinking }} {{ tone }}"}
     text_model = TextModel.load(write_gguf(tmp_path / "x.gguf", byte_level_fields() | source))
-    engine = cast(Any, SimpleNamespace(model_info=model_info(text_model)))
-    monkeypatch.setattr(model_loader, "load_with", lambda *_: LoadedModel(engine, text_model))
+    planned(text_model)
     settings = ServerSettings(default_chat_template_kwargs='{"enable_thinking": false, "tone": "dry"}')
-    template = load_model(settings, silent).text_model.chat_template
+    template = plan_model(settings, silent).text_model.chat_template
     assert template is not None
     messages = [{"role": "user", "content": ""}]
     assert template.render(messages) == "False dry"
     assert template.render(messages, enable_thinking=True) == "True dry"
 
 
-def test_settings_of_the_image_processor_have_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text_model = replace(TextModel.load(write_gguf(tmp_path / "x.gguf", byte_level_fields())), pictures=QWEN)
-    ended: list[bool] = []
-    engine = cast(Any, SimpleNamespace(model_info=model_info(text_model), shutdown=lambda: ended.append(True)))
-    monkeypatch.setattr(model_loader, "load_with", lambda *_: LoadedModel(engine, text_model))
-    form = load_model(ServerSettings(mm_processor_kwargs='{"max_pixels": 640}'), silent).text_model.pictures
+def test_settings_of_the_image_processor_have_defaults(tmp_path: Path, planned: Callable[..., None]) -> None:
+    planned(TextModel.load(write_gguf(tmp_path / "x.gguf", byte_level_fields())), QWEN)
+    form = plan_model(ServerSettings(mm_processor_kwargs='{"max_pixels": 640}'), silent).read_pictures(None)
     assert form is not None
     assert form.max_tokens == 10
     with pytest.raises(ValueError, match="max_pixels is 6401"):
-        load_model(ServerSettings(mm_processor_kwargs='{"max_pixels": 6401}'), silent)
-    assert ended == [True]
+        plan_model(ServerSettings(mm_processor_kwargs='{"max_pixels": 6401}'), silent)
     with pytest.raises(SettingsError, match=r"mm_processor_kwargs.*JSON object"):
         ServerSettings(mm_processor_kwargs="[]")
 
@@ -118,7 +121,7 @@ def test_too_little_memory_is_one_line_with_what_to_try(
     def load(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("engine.client.EngineClient.load", load)
+    monkeypatch.setattr("engine.client.EngineClient.load_planned", load)
     with pytest.raises(ValueError, match="lower memory_utilization, num_pages, max_num_seqs or max_model_len") as said:
         load_model(ServerSettings(), silent)
     assert str(said.value).startswith(f"there is not enough memory for the model and its cache ({reason}); ")

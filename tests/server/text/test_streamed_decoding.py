@@ -16,7 +16,8 @@ from server.text.tokenization.gguf_metadata import TokenType
 from server.text.tokenizer import Tokenizer
 from tests.server.support.gguf_files import metadata_of
 from tests.server.support.mixed_lines import MIXED_LINES
-from tests.server.text.tokenization.test_sentencepiece_vocabulary import fields_of, train_unigram
+from tests.server.text.tokenization.test_encoder_vocabularies import train_unigram
+from tests.server.text.tokenization.test_sentencepiece_vocabulary import fields_of
 from tests.server.text.tokenization.test_shielded_prompts import KINDS, tokenizer_of
 
 

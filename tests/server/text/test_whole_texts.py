@@ -16,7 +16,7 @@ from server.text.tokenizer import Tokenizer
 from server.text.whole_texts import encode_beginning, encode_part, encode_text, join_pair
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import write_json
-from tests.server.text.tokenization.test_word_piece import UNCASED, reference
+from tests.server.text.tokenization.test_encoder_vocabularies import UNCASED, reference
 
 WORDS = st.lists(st.sampled_from(["the", "unbelievable", "x", "thing", "q!"]), max_size=12).map(" ".join)
 

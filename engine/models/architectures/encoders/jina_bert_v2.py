@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from engine.models.architectures.encoders.bert import Bert, read_bert
@@ -21,6 +21,8 @@ _POSITIONS = "position_embedding_type"
 class JinaBertV2(Encoder):
     """Scores of attention fall with the distance of two tokens, and there are no positions besides."""
 
+    are_gates_apart: bool = field(default=False, compare=False)  # from what they multiply, in a GGUF file
+
     derived_tensors: ClassVar[re.Pattern[str]] = re.compile(Encoder.derived_tensors.pattern + r"|cls\.predictions\..*")
 
     @classmethod
@@ -34,7 +36,8 @@ class JinaBertV2(Encoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        return cls(replace(Bert.from_gguf(file).config, is_gated=True, has_alibi=True))
+        config = replace(Bert.from_gguf(file).config, is_gated=True, has_alibi=True)
+        return cls(config, are_gates_apart="blk.0.ffn_gate.weight" in file.names)
 
     def leaves(self) -> tuple[Leaf, ...]:
         usual = {leaf.name: leaf for leaf in super().leaves()}
@@ -47,11 +50,12 @@ class JinaBertV2(Encoder):
         return tuple(usual.values())
 
     def _half(self, index: int, in_gguf: str) -> Part:
-        """The gates, 0, or what they multiply, 1; a folder has both in one tensor."""
+        """The gates, 0, or what they multiply, 1; both are in one tensor, but in some GGUF files."""
         size, hidden = self.config.intermediate_size, self.config.hidden_size
-        part = self._in_layers((size, hidden), ("mlp.gated_layers", in_gguf))
+        part = self._in_layers((size, hidden), ("mlp.gated_layers", in_gguf if self.are_gates_apart else "ffn_up"))
         take = rows(index * size, (index + 1) * size, 2 * size)
-        return replace(part, stored={**part.stored, "safetensors": Stored(part.stored["safetensors"].name, take)})
+        joined = {name: Stored(stored.name, take) for name, stored in part.stored.items()}
+        return replace(part, stored={**joined, "gguf": part.stored["gguf"]} if self.are_gates_apart else joined)
 
 
 def _renamed(name: str, names: dict[str, str]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,16 +16,22 @@ import jax
 import numpy as np
 import pytest
 
-from engine.backends.base.operands import Activation, NormKind
+from engine.backends.base.operands import Activation, NormKind, Picks
+from engine.backends.base.token_layout import token_layout
 from engine.backends.native import library, variants
 from engine.backends.native.library import NativeUnavailable
-from engine.backends.native.products import norm_product
+from engine.backends.native.matrices import PackedLayout
+from engine.backends.native.products import add_experts, norm_product
 from engine.backends.native.sources import digest
 from engine.backends.native.variants import EMULATION, variants_of
-from engine.weights.packing import Format
+from engine.models.open_model import open_model
+from engine.weights.layout import Precision
+from engine.weights.packing import Format, PackedMatrix
+from tests.engine.backends.native.nodes.machines import write_machine
 from tests.engine.backends.native.support.attention_cases import Shape, angles, fill, make_pages, make_table, run
 from tests.engine.backends.native.support.matrices import make_matrix
 from tests.engine.backends.native.support.steps import make_step
+from tests.model_folders import write_folder
 from tests.patience import PATIENCE_S
 from tests.thoroughness import IS_FULL
 
@@ -84,14 +92,24 @@ def test_nothing_built_runs_here(folder):
 class Library(SimpleNamespace):
     """A shared library built from some sources, with some kernels, that this system refuses or not."""
 
-    def __init__(self, sources: str, refusal: bytes | None = None, **kernels: object) -> None:
+    def __init__(
+        self,
+        sources: str,
+        refusal: bytes | None = None,
+        num_nodes: int = 1,
+        interleave_error: int = 0,
+        **kernels: object,
+    ) -> None:
         def tell() -> bytes:
             return sources.encode()
 
         def prepare() -> bytes | None:
             return refusal
 
-        super().__init__(eagre_sources=tell, eagre_prepare=prepare, eagre_pack=SimpleNamespace(), **kernels)
+        super().__init__(
+            eagre_sources=tell, eagre_prepare=prepare, eagre_pack=SimpleNamespace(),
+            eagre_num_nodes=lambda: num_nodes, eagre_interleave_error=lambda: interleave_error, **kernels,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -161,6 +179,31 @@ def test_where_the_system_refuses_all_that_was_asked_for(refusing, monkeypatch, 
         library.load()
 
 
+@pytest.mark.parametrize(
+    ("num_nodes", "error", "expected"),
+    [
+        (1, 0, []),
+        (2, 0, ["the kernels' threads are on 2 memory nodes"]),
+        (
+            2,
+            errno.EPERM,
+            ["the kernels' threads are on 2 memory nodes", "over the memory nodes (Operation not permitted)"],
+        ),
+    ],
+)
+def test_the_log_tells_of_memory_nodes(folder, monkeypatch, caplog, num_nodes, error, expected):
+    built = Library(digest(), num_nodes=num_nodes, interleave_error=error)
+    monkeypatch.setattr(library, "TARGETS", ())
+    monkeypatch.setattr(library, "_libraries", {})
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: built)
+    build(folder, "avx2")
+    with caplog.at_level("INFO"):
+        library.load()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == len(expected)
+    assert all(part in line for part, line in zip(expected, said, strict=True))
+
+
 def test_the_emulation_is_loaded_by_its_name_only(refusing, monkeypatch):
     build(refusing, EMULATION)
     with pytest.raises(NativeUnavailable, match="built, amx_emulated, this processor runs none with vector"):
@@ -192,7 +235,7 @@ def test_one_asked_for(folder, monkeypatch, wanted, message):
 
 
 def results_digest() -> str:
-    """Of a product and an attention of several tasks each."""
+    """Of a product, experts and an attention of several tasks each, and of weights that are packed."""
     random = np.random.default_rng(0)
     matrix = make_matrix(random, Format.INT8, 1, 400, 256)
     x = random.standard_normal((200, 256)).astype(np.float32)  # three parts for five threads, two for two
@@ -208,23 +251,46 @@ def results_digest() -> str:
     kv = fill(random, make_pages(random, shape, num_pages), 0, step, table)
     qkv = random.standard_normal((step.num_tokens, shape.num_vectors * shape.head_dim)).astype(np.float32)
     out, _ = run(shape, qkv, angles(random, step.num_tokens, shape), step, table, 0, kv)
-    return hashlib.sha256(np.asarray(product).tobytes() + out.tobytes()).hexdigest()
+    gate_up = make_matrix(random, Format.INT8, 4, 2 * 96, 64, is_gated=True)
+    down = make_matrix(random, Format.INT8, 4, 64, 96)
+    picked = np.stack([random.permutation(4)[:2] for _ in range(step.num_tokens)]).astype(np.int32)
+    mixed = add_experts(
+        np.zeros((step.num_tokens, 64), np.float32), random.standard_normal((step.num_tokens, 64)).astype(np.float32),
+        gate_up.packed, down.packed, Picks(picked, random.uniform(0.1, 1, picked.shape).astype(np.float32), 4),
+        np.int32(0), token_layout(step.rows, table, num_tiles=1, tile_size=24, page_size=shape.page_size),
+        activation=Activation.SILU,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(Path(folder))
+        opened = open_model(Path(folder)).load(PackedLayout(), Precision("auto", None), lambda *step: None)
+    packed = [leaf.blocks for leaf in opened.params.values() if isinstance(leaf, PackedMatrix)]
+    assert len(packed) > 3
+    made = product, out, mixed, *packed
+    return hashlib.sha256(b"".join(np.asarray(array).tobytes() for array in made)).hexdigest()
 
 
-def test_the_number_of_threads_changes_nothing(variant):
+def test_the_number_of_threads_and_memory_nodes_changes_nothing(variant, tmp_path):
     if not IS_FULL and variant != next(filter(library.runs_here, library.built_variants())):
         pytest.skip("the division of the work among threads is the same in every variant; EAGRE_FULL=1 runs them all")
-    program = "from tests.engine.backends.native.test_library import results_digest; print(results_digest())"
+    program = (
+        "from tests.engine.backends.native.test_library import library, results_digest\n"
+        "print(results_digest(), library.num_nodes())"
+    )
+    first, *others = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    machine = write_machine(tmp_path / "system", {0: f"{first}", 1: ",".join(map(str, others))})
     with_five = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
-        env=os.environ | {"EAGRE_THREADS": "5", library.VARIANT_VARIABLE: variant},
+        env=os.environ
+        | {"EAGRE_THREADS": "5", "EAGRE_TOPOLOGY_FOLDER": str(machine), library.VARIANT_VARIABLE: variant},
         capture_output=True,
         text=True,
         check=True,
         timeout=3 * PATIENCE_S,  # a Python that imports JAX and computes with more threads than there are cores
     )
-    assert with_five.stdout.strip() == results_digest()
+    digest, num_nodes = with_five.stdout.split()
+    assert digest == results_digest()
+    assert num_nodes == ("2" if others else "1")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])

@@ -1,6 +1,7 @@
 """Every form in which model files hold weights, packed by the C++ packer, against the gguf package's dequantisation."""
 
 import ctypes
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,10 +9,11 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 
+from engine.backends.native import packer
 from engine.backends.native.library import shared_library
-from engine.backends.native.packer import pack_encoded, pack_rows
+from engine.backends.native.packer import pack_encoded, pack_rows, touch_tiles
 from engine.weights.encodings import EncodedRows, Encoding
-from engine.weights.packing import GROUP, TILE, Format, PackingError, to_nibbles
+from engine.weights.packing import GROUP, TILE, Format, PackingError, Placement, to_nibbles
 from tests.gguf_tensors import random_rows
 from tests.packed_blocks import pack, unpack
 
@@ -165,3 +167,27 @@ def test_rows_that_are_missing_are_refused(order):
             Encoding.Q8_0, np.zeros((3, 34), np.uint8), Format.INT8, tiles,
             num_outputs=4 if order is None else 2, num_inputs=32, order=order,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_the_memory_of_each_part_of_each_matrix_is_asked_for(monkeypatch, is_gated):
+    """Two matrices of parts of 6 and 6 tiles, or, not gated, of 6 and 4; the second one in other formats."""
+    tiles = [6, 6 if is_gated else 4]
+    formats = [[Format.INT8, Format.INT8], [Format.INT4, Format.INT8]]
+    placement = Placement.of(formats, tiles, 64, is_gated=is_gated)
+    blocks, asked = np.zeros(placement.num_bytes, np.uint8), []
+
+    def touch(array, num_bytes, given, count, most_threads):
+        numbers = (ctypes.c_int64 * (5 * count.value)).from_address(given.value)
+        asked.append((array.value, num_bytes.value, np.array(numbers).reshape(-1, 5).tolist(), most_threads.value))
+
+    monkeypatch.setattr(packer, "num_nodes", lambda: 2)
+    monkeypatch.setattr(packer, "shared_library", lambda: SimpleNamespace(eagre_touch=touch))
+    touch_tiles(blocks, placement, is_gated=is_gated, most_threads=3)
+    results = 6 if is_gated else 10
+    expected = [
+        [place.offset, place.stride, count, first, results]
+        for parts in placement.places
+        for place, count, first in zip(parts, tiles, (0, 6), strict=True)
+    ]
+    assert asked == [(blocks.ctypes.data, blocks.nbytes, expected, 3)]

@@ -11,7 +11,7 @@ from engine.backends.native.sources import SOURCES
 # From the top to the bottom: a file includes files of its own room and of rooms below it.
 ROOMS = (
     "ffi", "sampling", "filters", "processors", "attention", "choice", "pages", "recurrence", "products", "packing",
-    "tiles", "layout", "runtime", "vectors", "isa",
+    "tiles", "layout", "runtime", "nodes", "vectors", "isa",
 )  # fmt: skip
 MAX_FILES = 15
 

@@ -85,7 +85,7 @@ def expected(token_ids: list[int]) -> np.ndarray:
     return x
 
 
-def write_gguf(path: Path) -> Path:
+def write_gguf(path: Path, *, are_gates_apart: bool) -> Path:
     writer = GGUFWriter(path, "jina-bert-v2")
     writer.add_context_length(256)
     writer.add_embedding_length(HIDDEN)
@@ -96,7 +96,7 @@ def write_gguf(path: Path) -> Path:
     writer.add_causal_attention(False)
     names = gguf.get_tensor_name_map(MODEL_ARCH.JINA_BERT_V2, LAYERS)
     for name, values in weights().items():
-        halves = np.split(values, 2) if "gated_layers" in name else [values]
+        halves = np.split(values, 2) if "gated_layers" in name and are_gates_apart else [values]
         suffixes = ("gated_layers_w", "gated_layers_v") if len(halves) == 2 else ("gated_layers",)
         for suffix, half in zip(suffixes, halves, strict=True):
             stored = names.get_name(name.replace("gated_layers", suffix), try_suffixes=(".weight", ".bias"))
@@ -128,8 +128,11 @@ async def test_states(tmp_path: Path, backend: str, request: pytest.FixtureReque
         np.testing.assert_allclose(vector, expected(text["token_ids"]).mean(axis=0), rtol=0, atol=2e-5)
 
 
-def test_a_gguf_file_is_the_same_model(tmp_path: Path) -> None:
-    opened = [open_model(path) for path in (write_folder(tmp_path), write_gguf(tmp_path / "model.gguf"))]
+@pytest.mark.parametrize("are_gates_apart", [False, True])
+def test_a_gguf_file_is_the_same_model(tmp_path: Path, are_gates_apart: bool) -> None:
+    """Whether its gates are joined with what they multiply, as llama.cpp's converter leaves them, or apart."""
+    gguf_file = write_gguf(tmp_path / "model.gguf", are_gates_apart=are_gates_apart)
+    opened = [open_model(path) for path in (write_folder(tmp_path), gguf_file)]
     assert opened[0].model == opened[1].model
     assert_same_weights(*opened)
 

@@ -19,13 +19,16 @@ from server.router.replicas import Replicas, SourceFailed
 from server.startup.settings import ServerSettings
 from tests.server.conftest import eventually
 
+NODE = frozenset({4, 5})  # the processors of a memory node
+
 
 class FakeSupervisor:
     """Runs until it is stopped, or until it fails."""
 
-    def __init__(self, name: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, environment: Mapping[str, str], processors: frozenset[int] | None) -> None:
         self.name = name
         self.environment = environment
+        self.processors = processors
         self.has_been_ready = False
         self.calls: list[str] = []
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -89,9 +92,10 @@ class Router:
 async def router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     supervisors: dict[str, FakeSupervisor] = {}
 
-    def supervise(name: str, environment: Mapping[str, str]) -> FakeSupervisor:
-        return supervisors.setdefault(name, FakeSupervisor(name, environment))
+    def supervise(name: str, environment: Mapping[str, str], processors: frozenset[int] | None) -> FakeSupervisor:
+        return supervisors.setdefault(name, FakeSupervisor(name, environment, processors))
 
+    monkeypatch.setattr(source, "processors_of_each", lambda num_replicas: [NODE, None, NODE][:num_replicas])
     monkeypatch.setattr(source, "Supervisor", supervise)
     monkeypatch.setattr(source, "CHECK_S", 0.001)
     monkeypatch.setattr(source, "POLL_S", 0.001)
@@ -115,6 +119,10 @@ async def test_the_others_start_when_the_first_is_ready(router: Router, tmp_path
     router.replicas["1"].has_been_ready = router.replicas["2"].has_been_ready = True
     await starting
     assert all(supervisor.has_been_ready for supervisor in router.supervisors.values())
+
+
+async def test_each_is_kept_to_its_memory_node(router: Router) -> None:
+    assert [supervisor.processors for supervisor in router.supervisors.values()] == [NODE, None, NODE]
 
 
 @pytest.mark.parametrize(("status", "expected"), [(EXIT_USAGE, EXIT_USAGE), (137, EXIT_FAILURE)])

@@ -104,3 +104,15 @@ async def test_a_process_that_no_thread_can_watch_is_ended_and_started_again(mon
     assert not running.done()
     await server.stop(5)
     await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system keeps no process to processors")
+async def test_a_process_and_nobody_else_is_kept_to_its_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, told = os.sched_getaffinity(0), tmp_path / "told"
+    program = "import os, sys; open(sys.argv[1], 'w').write(repr(sorted(os.sched_getaffinity(0))))"
+    monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, "-S", "-c", program, str(told)))
+    server = Supervisor("0", os.environ, processors=frozenset({max(own)}))
+    assert await server.start() == 0
+    assert (told.read_text(), os.sched_getaffinity(0)) == (f"[{max(own)}]", own)

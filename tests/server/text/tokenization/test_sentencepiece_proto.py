@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.tokenization.gguf_metadata import TokenType, read_gguf_metadata
-from server.text.tokenization.sentencepiece_proto import ModelType, model_proto, piece_fields
+from server.text.tokenization.sentencepiece_proto import model_proto, piece_fields
 from server.text.tokenizer import Tokenizer
 from tests.server.support.gguf_files import metadata_of
 from tests.server.support.mixed_lines import lines_of
@@ -79,7 +79,7 @@ def test_the_library_finds_what_was_written(tmp_path: Path) -> None:
     fields["tokenizer.ggml.tokens"] = [*fields["tokenizer.ggml.tokens"], longest]
     fields["tokenizer.ggml.token_type"] = [*fields["tokenizer.ggml.token_type"], int(TokenType.NORMAL)]
     fields["tokenizer.ggml.scores"] = [*fields["tokenizer.ggml.scores"], -0.25]
-    proto = model_proto(metadata_of(tmp_path, fields), ModelType.BPE)
+    proto = model_proto(metadata_of(tmp_path, fields))
     read = sentencepiece.SentencePieceProcessor(model_proto=proto)
     size = original.vocab_size()
     assert [read.id_to_piece(i) for i in range(size)] == [original.id_to_piece(i) for i in range(size)]

@@ -4,15 +4,17 @@
 #include <cstdint>
 
 #include "ffi/handler.h"
+#include "isa/tile_permission.h"
+#include "nodes/node_memory.h"
 #include "pages/key_block.h"
-#include "runtime/tile_permission.h"
 
 namespace eagre {
 namespace {
 
 // Leaves its result as it is, but asks for huge pages where the system gives them. Attention reads keys from many
 // places, and the processor has to translate the address of each system page that it reads from: one translation is
-// enough for a huge page, in the place of 512. The states of sampling are made here, too.
+// enough for a huge page, in the place of 512. Any thread may read them, so they are spread over the memory nodes. The
+// states of sampling are made here, too.
 ffi::Error empty(ffi::Result<ffi::AnyBuffer> array) {
 #ifdef MADV_HUGEPAGE  // on Linux
   constexpr uintptr_t kHugePage = 2 << 20;
@@ -20,7 +22,10 @@ ffi::Error empty(ffi::Result<ffi::AnyBuffer> array) {
   const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
   const uintptr_t end = (begin + array->size_bytes()) / kHugePage * kHugePage;
   // It is a wish: a kernel that was built without them refuses it.
-  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+  if (first < end) {
+    madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+    interleave(ThreadNodes::shared(), reinterpret_cast<void*>(first), end - first);
+  }
 #endif
   return ffi::Error::Success();
 }
@@ -34,6 +39,12 @@ EAGRE_TARGET(eagre_empty, empty)
 #define EAGRE_SOURCES "unknown"
 #endif
 extern "C" const char* eagre_sources() { return EAGRE_SOURCES; }
+
+// How many memory nodes the kernels' threads are of.
+extern "C" int32_t eagre_num_nodes() { return static_cast<int32_t>(ThreadNodes::shared().nodes().size()); }
+
+// Whether the system takes the memory of keys and values from all of these nodes in turn: 0, or the error's number.
+extern "C" int32_t eagre_interleave_error() { return interleave_error(ThreadNodes::shared()); }
 
 // Tells which type of pages of 16 bits these kernels multiply fastest on this machine.
 extern "C" const char* eagre_page_type() { return fastest_type() == PageType::kInt16 ? "int16" : "bfloat16"; }

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "layout/format.h"
+#include "nodes/node_memory.h"
 #include "packing/grids.h"
 #include "packing/pack.h"
 
@@ -16,6 +17,11 @@ extern "C" int32_t eagre_pack(int32_t encoding, int32_t format, const uint8_t* r
   const EncodedRows from{static_cast<Encoding>(encoding), rows, row_bytes, order, num_outputs,
                          static_cast<int>(num_groups)};
   return static_cast<int32_t>(pack_rows(from, static_cast<Format>(format), reinterpret_cast<std::byte*>(tiles), stride));
+}
+
+// As touch_tiles, of the threads of the kernels.
+extern "C" void eagre_touch(uint8_t* array, int64_t num_bytes, const FreshTiles* tiles, int64_t count, int32_t per_node) {
+  touch_tiles(ThreadNodes::shared(), reinterpret_cast<std::byte*>(array), num_bytes, tiles, count, per_node);
 }
 
 // As take_grid; 0 where it is none of the encoding's.

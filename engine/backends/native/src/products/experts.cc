@@ -138,11 +138,16 @@ class Wave {
     size_t largest = 0;
     for (int i = 0; i < num_experts_; ++i) {
       count_product(experts_[i]->*matrix, num_rows(i));
-      const int64_t num_results = (experts_[i]->*matrix).num_tiles / (is_gated ? 2 : 1);
-      for (int64_t begin = 0; begin < num_results; begin += kStoredTiles) {
-        tasks_.push_back({i, begin, std::min(num_results, begin + kStoredTiles)});
-      }
       largest = std::max(largest, totals_size(memory_.packed[i]));
+    }
+    // What lies on a memory node, of all experts, comes together, as the threads of that node do.
+    for (const ThreadNodes::Node& node : pool_.nodes().nodes()) {
+      for (int i = 0; i < num_experts_; ++i) {
+        const auto [first, end] = pool_.nodes().share((experts_[i]->*matrix).num_tiles / (is_gated ? 2 : 1), node);
+        for (int64_t begin = first; begin < end; begin += kStoredTiles) {
+          tasks_.push_back({i, begin, std::min(end, begin + kStoredTiles)});
+        }
+      }
     }
     const int threads = pool_.num_threads();
     UnpackedGroup* unpacked = memory_.unpacked.take<UnpackedGroup>(size_t{1} * threads * kChunkGroups);

@@ -1,17 +1,11 @@
 #include "runtime/pool.h"
 
-#ifdef __linux__
-#include <sched.h>
-#endif
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
-#include <set>
-#include <string>
 #include <system_error>
+#include <tuple>
 
 #include "isa/isa.h"
 #include "isa/tile_registers.h"
@@ -23,45 +17,6 @@ constexpr auto kSpinTime = std::chrono::microseconds(50);  // before a worker sl
 constexpr int kPausesPerLook = 16;                         // between two looks at the clock
 constexpr int kPausesBeforeYield = 1000;                   // of the caller, who waits for the last tasks
 constexpr auto kLateTime = std::chrono::milliseconds(2);   // a caller that has waited longer takes a worker for put aside
-constexpr int kMostThreads = 1024;
-
-#ifdef __linux__
-// Cores that this process may run on. Threads of one core share its vector units, so they count once.
-int allowed_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 0;
-  std::set<std::string> cores;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &set)) continue;
-    const std::string number = std::to_string(cpu);
-    std::string siblings = number;  // where the system does not say, a core of its own
-    std::ifstream("/sys/devices/system/cpu/cpu" + number + "/topology/thread_siblings_list") >> siblings;
-    cores.insert(siblings);
-  }
-  return static_cast<int>(cores.size());
-}
-
-// Cores' worth of time that a container's control group (version 2) grants, or 0 where it sets no limit.
-int granted_cores() {
-  double quota = 0, period = 0;
-  std::ifstream limit("/sys/fs/cgroup/cpu.max");
-  if (!(limit >> quota >> period) || period <= 0) return 0;  // "max 100000" is no number
-  return std::max(1, static_cast<int>(quota / period));
-}
-#endif
-
-int default_num_threads() {
-  if (const char* text = std::getenv("EAGRE_THREADS")) {
-    const int wanted = std::atoi(text);
-    if (wanted >= 1) return std::min(wanted, kMostThreads);
-  }
-  int cores = 0;
-#ifdef __linux__
-  cores = allowed_cores();
-  if (const int granted = granted_cores(); granted > 0) cores = std::min(cores, granted);
-#endif
-  return std::clamp(cores > 0 ? cores : static_cast<int>(std::thread::hardware_concurrency()), 1, kMostThreads);
-}
 
 }  // namespace
 
@@ -69,12 +24,21 @@ Pool& Pool::shared() {
   // The first call makes the pool, so that its threads inherit the floating point modes in which XLA runs programs. In
   // other modes denormal numbers would count, and a result would depend on the thread that computes it. The pool is
   // never destroyed, because a thread of the runtime may still be inside a kernel at exit.
-  static Pool* pool = new Pool(default_num_threads());
+  static Pool* pool = new Pool(ThreadNodes::shared());
   return *pool;
 }
 
-Pool::Pool(int num_threads) : shares_(std::max(1, num_threads)), affinity_(std::max(1, num_threads)) {
-  for (int thread = 1; thread < num_threads; ++thread) {
+Pool::Pool(const ThreadNodes& nodes)
+    : nodes_(nodes),
+      shares_(nodes.num_threads()),
+      affinity_(nodes.num_threads()),
+      sleepers_(nodes.num_threads()) {
+  make_groups();
+  for (const ThreadNodes::Node& node : nodes_.nodes()) {
+    if (!nodes_.are_several()) break;
+    for (int thread = node.first; thread < node.end; ++thread) affinity_.keep_to(thread, node.processors);
+  }
+  for (int thread = 1; thread < nodes.num_threads(); ++thread) {
     try {
       workers_.emplace_back([this, thread] { work(thread); });
     } catch (const std::system_error&) {
@@ -84,35 +48,54 @@ Pool::Pool(int num_threads) : shares_(std::max(1, num_threads)), affinity_(std::
 }
 
 Pool::~Pool() {
-  {
-    const std::lock_guard<std::mutex> lock(sleep_mutex_);
-    is_stopping_ = true;
-  }
-  wake_.notify_all();
+  is_stopping_ = true;
+  sleepers_.wake_all();
   for (std::thread& worker : workers_) worker.join();
+}
+
+void Pool::make_groups() {
+  std::vector<std::pair<int, int>> groups, nodes;  // threads; groups
+  for (const ThreadNodes::Node& node : nodes_.nodes()) {
+    const int size = node.end - node.first, count = (size + kMostOfGroup - 1) / kMostOfGroup;
+    nodes.resize(groups.size() + count, {static_cast<int>(groups.size()), static_cast<int>(groups.size()) + count});
+    for (int i = 0; i < count; ++i) {
+      groups.emplace_back(node.first + size * i / count, node.first + size * (i + 1) / count);
+    }
+  }
+  groups_ = std::vector<Group>(groups.size());
+  for (int own = 0; own < static_cast<int>(groups.size()); ++own) {
+    Group& group = groups_[own];
+    std::tie(group.first, group.end) = groups[own];
+    for (int thread = group.first; thread < group.end; ++thread) shares_[thread].group = own;
+    const auto [first, end] = nodes[own];  // of its node
+    for (int i = 0; i < end - first; ++i) group.order.push_back(first + (own - first + i) % (end - first));
+    const int num_groups = static_cast<int>(groups.size());
+    for (int i = end; i < first + num_groups; ++i) group.order.push_back(i % num_groups);
+  }
 }
 
 void Pool::run_job(const Job& job, int64_t num_tasks) {
   // Nobody reads job_ now, because the last call has waited for everyone who took a task of it.
   job_ = job;
-  num_done_.store(0, std::memory_order_relaxed);
-  const uint64_t number = (number_.load(std::memory_order_relaxed) + 1) & kNumberMask;
-  const int64_t threads = num_threads();
-  for (int64_t thread = 0; thread < threads; ++thread) {
-    const auto [first, end] = share(num_tasks, threads, thread);
+  const uint64_t number = ((call_.load(std::memory_order_relaxed) >> kUsedBits) + 1) & kNumberMask;
+  const int num_used = static_cast<int>(std::min<int64_t>(num_threads(), num_tasks));
+  for (Group& group : groups_) {
+    if (group.first >= num_used) break;
+    group.num_done.store(0, std::memory_order_relaxed);
+    group.taken_of.store(number - 1, std::memory_order_relaxed);  // not this job
+  }
+  for (int thread = 0; thread < num_used; ++thread) {
+    const auto [first, end] = share(num_tasks, num_used, thread);
     shares_[thread].tasks.store(share_of(number, first, end), std::memory_order_release);
   }
-  number_.store(number, std::memory_order_seq_cst);
+  call_.store(number << kUsedBits | static_cast<uint64_t>(num_used), std::memory_order_seq_cst);
   affinity_.separate_threads();
-  if (num_asleep_.load(std::memory_order_seq_cst) > 0) {
-    { const std::lock_guard<std::mutex> lock(sleep_mutex_); }  // whoever is about to sleep sees the number or the call
-    wake_.notify_all();
-  }
-  const int64_t done = run_tasks(number, 0);
+  sleepers_.wake_below(0, num_used);
+  const int64_t done = run_tasks(number, 0, num_used);
   if (job.next != nullptr) callers_ahead_ = job.next[0];
-  num_done_.fetch_add(done, std::memory_order_acq_rel);
+  add_done(0, done);
   std::optional<std::chrono::steady_clock::time_point> late_since;
-  for (int num_pauses = 0; num_done_.load(std::memory_order_acquire) < num_tasks;) {
+  for (int num_pauses = 0; num_done(num_used) < num_tasks;) {
     if (!callers_ahead_.is_done()) {
       callers_ahead_.prefetch_each(1);
     } else if (num_pauses < kPausesBeforeYield) {
@@ -133,13 +116,36 @@ void Pool::end_tasks() {
 #endif
 }
 
+// Whoever has added tasks has done all that came before, for the caller too.
+int64_t Pool::num_done(int num_used) const {
+  int64_t done = 0;
+  for (const Group& group : groups_) {
+    if (group.first >= num_used) break;
+    done += group.num_done.load(std::memory_order_acquire);
+  }
+  return done;
+}
+
 // All that is left of a job for a thread: its own share from the front, then those of the threads behind it from the end,
-// so that each share's owner goes on reading where it reads.
-int64_t Pool::run_tasks(uint64_t number, int thread) {
+// so that each share's owner goes on reading where it reads. Those of its group come first, then those of its node.
+int64_t Pool::run_tasks(uint64_t number, int thread, int num_used) {
   int64_t done = run_share(shares_[thread], number, thread, true);
-  const int threads = num_threads();
-  for (int i = 1; i < threads; ++i) done += run_share(shares_[(thread + i) % threads], number, thread, false);
+  for (const int group : groups_[shares_[thread].group].order) done += run_group(groups_[group], number, thread, num_used);
   if (done > 0) end_tasks();
+  return done;
+}
+
+int64_t Pool::run_group(Group& group, uint64_t number, int thread, int num_used) {
+  const int size = std::min(group.end, num_used) - group.first;
+  const bool is_alone = groups_.size() == 1;
+  if (size <= 0 || (!is_alone && group.taken_of.load(std::memory_order_relaxed) == number)) return 0;
+  int64_t done = 0;
+  const int distance = std::abs(thread - group.first);  // so that not all begin with the same one
+  for (int i = 1; i <= size; ++i) {
+    const int other = group.first + (distance + i) % size;
+    if (other != thread) done += run_share(shares_[other], number, thread, false);
+  }
+  if (!is_alone) group.taken_of.store(number, std::memory_order_relaxed);  // a share only shrinks
   return done;
 }
 
@@ -157,8 +163,8 @@ int64_t Pool::run_share(Share& share, uint64_t number, int thread, bool is_own) 
   return done;
 }
 
-bool Pool::wait_for_job_after(int thread, uint64_t number, Prefetch& ahead) {
-  const auto is_there = [&] { return number_.load(std::memory_order_seq_cst) != number; };
+bool Pool::wait_for_job_after(int thread, uint64_t call, Prefetch& ahead) {
+  const auto is_there = [&] { return call_.load(std::memory_order_seq_cst) != call; };
   const auto start = std::chrono::steady_clock::now();
   bool has_yielded = false;
   while (!is_there()) {
@@ -178,25 +184,26 @@ bool Pool::wait_for_job_after(int thread, uint64_t number, Prefetch& ahead) {
     }
     if (std::chrono::steady_clock::now() - start < kSpinTime && !affinity_.is_with_caller(thread)) continue;
     affinity_.record_processor(thread);
-    std::unique_lock<std::mutex> lock(sleep_mutex_);
-    num_asleep_.fetch_add(1, std::memory_order_seq_cst);
-    wake_.wait(lock, [&] { return is_stopping_ || is_there(); });
-    num_asleep_.fetch_sub(1, std::memory_order_seq_cst);
+    sleepers_.sleep(thread, [&] { return is_stopping_ || is_there(); });
     if (is_stopping_) return false;
   }
   return true;
 }
 
 void Pool::work(int thread) {
-  uint64_t number = 0;
+  affinity_.settle(thread);
+  uint64_t call = 0;
   Prefetch ahead;
-  while (wait_for_job_after(thread, number, ahead)) {
+  while (wait_for_job_after(thread, call, ahead)) {
     affinity_.record_processor(thread);
-    number = number_.load(std::memory_order_acquire);
-    const int64_t done = run_tasks(number, thread);
+    call = call_.load(std::memory_order_seq_cst);
+    const int num_used = static_cast<int>(call & ((1 << kUsedBits) - 1));
+    if (thread >= num_used) continue;
+    sleepers_.wake_below(thread, num_used);
+    const int64_t done = run_tasks(call >> kUsedBits, thread, num_used);
     if (done == 0) continue;  // the job may be over, and another one written in its place
     if (job_.next != nullptr) ahead = job_.next[thread];
-    num_done_.fetch_add(done, std::memory_order_acq_rel);
+    add_done(thread, done);
   }
 }
 

@@ -19,6 +19,27 @@ void ThreadAffinity::suspend_moves() {
 
 #ifdef __linux__
 
+void ThreadAffinity::keep_to(int thread, const std::vector<int>& processors) {
+  ThreadState& state = threads_[thread];
+  CPU_ZERO(&state.home);
+  for (const int processor : processors) CPU_SET(processor, &state.home);
+  state.has_home = true;
+}
+
+void ThreadAffinity::settle(int thread) {
+  if (!threads_[thread].has_home) return;
+  const cpu_set_t& home = threads_[thread].home;
+  sched_setaffinity(0, sizeof home, &home);  // the system leaves out what the process may not use
+}
+
+// Where a thread may be of what the process may use. A container that has lost a node has its threads everywhere.
+cpu_set_t ThreadAffinity::at_home(const ThreadState& state, const cpu_set_t& allowed) {
+  if (!state.has_home) return allowed;
+  cpu_set_t own;
+  CPU_AND(&own, &allowed, &state.home);
+  return CPU_COUNT(&own) > 0 ? own : allowed;
+}
+
 void ThreadAffinity::record_processor(int thread) {
   ThreadState& state = threads_[thread];
   if (state.id.load(std::memory_order_relaxed) == 0) {
@@ -65,14 +86,16 @@ void ThreadAffinity::move_thread(int thread, int callers_processor, const cpu_se
   ThreadState& state = threads_[thread];
   const int id = state.id.load(std::memory_order_relaxed);
   if (id == 0) return;  // 0 would mean the calling thread
-  cpu_set_t others = allowed;
+  const cpu_set_t own = at_home(state, allowed);
+  cpu_set_t others = own;
   CPU_CLR(callers_processor, &others);
+  if (CPU_COUNT(&others) == 0) return;  // the only one of its node
   cpu_set_t unused = others;
   for (size_t other = 1; other < threads_.size(); ++other) {
     const int taken = threads_[other].processor.load(std::memory_order_relaxed);
     if (static_cast<int>(other) != thread && taken >= 0 && taken < CPU_SETSIZE) CPU_CLR(taken, &unused);
   }
-  if (!state.is_moved.load(std::memory_order_acquire)) state.allowed = allowed;
+  if (!state.is_moved.load(std::memory_order_acquire)) state.allowed = own;
   state.processor.store(kNowhere, std::memory_order_relaxed);
   const cpu_set_t& wanted = CPU_COUNT(&unused) > 0 ? unused : others;
   if (sched_setaffinity(id, sizeof wanted, &wanted) != 0) {
@@ -89,7 +112,7 @@ void ThreadAffinity::update_allowed(const cpu_set_t& allowed) {
   if (CPU_EQUAL(&allowed, &last_allowed_)) return;
   for (ThreadState& state : threads_) {
     if (!state.was_ever_moved || state.is_moved.load(std::memory_order_acquire)) continue;
-    state.allowed = allowed;
+    state.allowed = at_home(state, allowed);
     state.is_moved.store(true, std::memory_order_release);
   }
   last_allowed_ = allowed;
@@ -97,6 +120,8 @@ void ThreadAffinity::update_allowed(const cpu_set_t& allowed) {
 
 #else
 
+void ThreadAffinity::keep_to(int, const std::vector<int>&) {}
+void ThreadAffinity::settle(int) {}
 void ThreadAffinity::record_processor(int) {}
 void ThreadAffinity::separate_threads() {}
 

@@ -24,6 +24,12 @@ class ThreadAffinity {
  public:
   explicit ThreadAffinity(int num_threads) : threads_(num_threads) {}
 
+  // Called before there are workers: a thread is to stay on these processors, as far as the process may use them.
+  void keep_to(int thread, const std::vector<int>& processors);
+
+  // Called by a worker when it begins: goes where it is to stay.
+  void settle(int thread);
+
   // Called by a worker, thread 1 or higher: records its processor. A worker that was moved is then allowed everywhere
   // again, so that the system's scheduler can still balance the load.
   void record_processor(int thread);
@@ -54,6 +60,8 @@ class ThreadAffinity {
     std::atomic<bool> is_moved{false};
     bool was_ever_moved = false;  // the caller's own note
     cpu_set_t allowed;            // where a moved thread may go again; only the caller writes, while it is not moved
+    cpu_set_t home;               // where it is to stay, if it has one
+    bool has_home = false;
 #endif
   };
 
@@ -64,6 +72,7 @@ class ThreadAffinity {
   int64_t num_since_suspension_ = kSoon;
 
 #ifdef __linux__
+  static cpu_set_t at_home(const ThreadState& state, const cpu_set_t& allowed);
   void move_thread(int thread, int callers_processor, const cpu_set_t& allowed);
   void update_allowed(const cpu_set_t& allowed);
 

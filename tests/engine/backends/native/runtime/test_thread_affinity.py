@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.engine.backends.native.runtime.harness import build
+from tests.engine.backends.native.runtime.harness import OF_POOL, build
 
 MOST_TRIES = 1000  # the system may move a thread at any moment
 
@@ -97,6 +97,36 @@ extern "C" void jobs_until_moved(int num_rests, int most, int* jobs) {
   }
 }
 
+// A worker of a node with one processor, and of one with all others, from where the caller would have it moved.
+extern "C" bool stays_on_its_node(bool is_beside_caller) {
+  const cpu_set_t all = set_of(0);
+  const int here = sched_getcpu();
+  cpu_set_t home;
+  CPU_ZERO(&home);
+  std::vector<int> processors;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (!CPU_ISSET(processor, &all) || (processor == here) != is_beside_caller) continue;
+    processors.push_back(processor);
+    CPU_SET(processor, &home);
+  }
+  ThreadAffinity affinity(2);
+  affinity.keep_to(1, processors);
+  affinity.settle(1);
+  bool stays = true;
+  for (int jobs = 0; jobs < 100; ++jobs) {
+    affinity.record_processor(1);
+    affinity.separate_threads();
+    const cpu_set_t now = set_of(0);
+    cpu_set_t within;
+    CPU_AND(&within, &now, &home);
+    stays &= CPU_EQUAL(&now, &within) != 0;
+  }
+  affinity.record_processor(1);
+  const cpu_set_t then = set_of(0);
+  sched_setaffinity(0, sizeof all, &all);
+  return stays && CPU_EQUAL(&then, &home);
+}
+
 extern "C" bool is_with_caller_on_one_processor() {
   const cpu_set_t all = set_of(0);
   bind(0, sched_getcpu());
@@ -118,8 +148,9 @@ several_processors = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = build(HARNESS, tmp_path_factory.mktemp("thread_affinity"), "pool.cc", "thread_affinity.cc", "turns.cc")
+    library = build(HARNESS, tmp_path_factory.mktemp("thread_affinity"), *OF_POOL)
     library.is_with_caller_on_one_processor.restype = ctypes.c_bool
+    library.stays_on_its_node.restype = ctypes.c_bool
     return library
 
 
@@ -138,3 +169,9 @@ def test_whoever_had_to_wait_moves_nobody_for_a_while_and_for_twice_as_long_the_
 
 def test_a_worker_knows_that_it_is_where_its_caller_is(library: ctypes.CDLL) -> None:
     assert library.is_with_caller_on_one_processor()
+
+
+@several_processors
+@pytest.mark.parametrize("is_beside_caller", [False, True])
+def test_a_worker_stays_on_the_processors_of_its_memory_node(library: ctypes.CDLL, is_beside_caller: bool) -> None:
+    assert library.stays_on_its_node(ctypes.c_bool(is_beside_caller))

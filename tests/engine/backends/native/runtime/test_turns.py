@@ -69,7 +69,7 @@ extern "C" int pause() {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return build(HARNESS, tmp_path_factory.mktemp("turns"), "turns.cc")
+    return build(HARNESS, tmp_path_factory.mktemp("turns"), "runtime/turns.cc")
 
 
 def held_by(library: ctypes.CDLL, call_us: tuple[int, ...], total_us: int, num_patient: int = 0) -> list[float]:

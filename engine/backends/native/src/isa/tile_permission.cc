@@ -1,4 +1,4 @@
-#include "runtime/tile_permission.h"
+#include "isa/tile_permission.h"
 
 #include "isa/tile_registers.h"
 
