@@ -142,14 +142,16 @@ class Attention {
   // once, and not once for each of them. It needs requests for all that comes next, from the short last block of a row as
   // well.
   int64_t num_heads_at_once() const {
-    if (!is_multiplied_as_stored(pages_) || !keeps_requests()) return 1;
+    if (!is_multiplied_as_stored(pages_) || !asks_near(pages_)) return 1;
     const int64_t key_bytes = kBlockKeys * vector_words(pages_) * static_cast<int64_t>(sizeof(uint32_t));
     const int64_t most = std::min({plan().heads_per_item(), kMostHeadsAtOnce, kMostBytesAtOnce / key_bytes, kLanes / group_});
     return std::max<int64_t>(1, most);
   }
 
-  Block block_of(int thread, int64_t index) const {
-    return block_at(blocks_ + (thread * heads_at_once_ + index) * block_size_, pages_);
+  // One of `num_beside` blocks of a thread. Products of many rows and of int8 are slow enough without waiting.
+  Block block_of(int thread, int64_t index, int64_t num_beside, bool are_few_rows) const {
+    uint32_t* const memory = blocks_ + (thread * heads_at_once_ + index) * block_size_;
+    return block_at(memory, pages_, num_beside, are_few_rows && pages_.type != PageType::kInt8);
   }
 
   // Query rows of an item: those of its heads lie one behind the other.
@@ -188,10 +190,7 @@ class Attention {
     bool has_whole = false;
     Walk walk = walk_of(item);
     Block blocks[kMostHeadsAtOnce];
-    for (int64_t i = 0; i < at_once; ++i) {
-      blocks[i] = block_of(thread, i);
-      wait_between_requests(item.num_tokens == 1 && pages_.type != PageType::kInt8, blocks[i]);
-    }
+    for (int64_t i = 0; i < at_once; ++i) blocks[i] = block_of(thread, i, at_once, item.num_tokens == 1);
     for (int64_t first = first_block(item); first < item.end_key; first += kBlockKeys) {
       if (first % kSplitKeys == 0 && first > item.first_key) {
         if (has_whole) merge(begun, behind_whole, rows_of(item), d);
@@ -234,7 +233,7 @@ class Attention {
     const auto joint = [&](int64_t head) { return joint_state_of(item, head, thread); };
     for (int64_t head = item.head; head < item.end_head; ++head) clear(joint(head), count, d);
     Walk walk = walk_of(item);
-    Block block = block_of(thread, 0);
+    Block block = block_of(thread, 0, 1, false);
     for (int64_t first = item.first_key; first < item.shared_key; first += kBlockKeys) {
       const Walk here = walk;
       for (int seen = 0; seen < kBlockKeys;) seen += walk.next(kBlockKeys - seen).count;

@@ -236,7 +236,8 @@ void attend_rows(const Pages& pages, const HeadQueries* heads, int num_heads, fl
     multiply_values(kind, *heads[head].block, scores + first * kBlockKeys, rows_per_head, sight.num_keys, shrinks + first,
                     steps + first, state.mix + first * pages.head_dim);
     // (The products of a whole block have asked for all.)
-    if (num_vectors < kKeyVectors && keeps_requests()) heads[head].block->prefetch_beside_values.prefetch_rest();
+    const Block& block = *heads[head].block;
+    if (num_vectors < kKeyVectors && block.is_near) block.prefetch_beside_values.prefetch_rest();
   }
 }
 

@@ -125,10 +125,19 @@ int64_t query_bytes(const Pages& pages) {
 
 int64_t block_words(const Pages& pages) { return 3 * kBlockKeys * vector_words(pages); }
 
-Block block_at(uint32_t* memory, const Pages& pages) {
+bool asks_near(const Pages& pages) {
+  constexpr int64_t kMostBytes = 16 << 10;  // of the keys of a block; more of them leave too little room for the values
+  return keeps_requests() && is_packed(pages) && kBlockKeys * pages.head_dim * bytes_of(pages.type) <= kMostBytes;
+}
+
+Block block_at(uint32_t* memory, const Pages& pages, int64_t num_beside, bool waits) {
   Block block{};
   block.memory = memory;
   block.staged = memory + 2 * kBlockKeys * vector_words(pages);
+  block.num_beside = num_beside;
+  block.is_near = asks_near(pages);
+  block.prefetch.set_near(block.is_near, waits);
+  block.prefetch_beside_values.set_near(block.is_near, waits);
   return block;
 }
 

@@ -51,13 +51,15 @@ struct Block {
   uint32_t* staged;  // as much as both halves' keys, for what is stored in another type or order
   float key_scales[kBlockKeys];  // of pages of integers
   float value_scales[kBlockKeys];
-  // At the pages of the next block; products ask for them. Where the processor keeps all requests, the product with the keys
-  // asks for the values of this block, and the one with values for the next one's keys, so that the first cache has room for
-  // what is on its way; and where that is too near, each for the same of the next block.
+  // At the pages of the next block; products ask for them. With `is_near` the product with the keys asks for the values of this
+  // block, and the one with values for the next one's keys, so that the first cache has room for what is on its way; and where
+  // that is too near, each for the same of the next block.
   mutable Prefetch prefetch, prefetch_beside_values;
+  int64_t num_beside;  // blocks, with this one, whose products with the keys all come before those with values
+  bool is_near;
 
   Prefetch& behind_keys() const { return prefetch; }
-  Prefetch& behind_values() const { return keeps_requests() ? prefetch_beside_values : prefetch; }
+  Prefetch& behind_values() const { return is_near ? prefetch_beside_values : prefetch; }
 };
 
 // The keys of a block's vector of 16: words are kHalfKeys words apart.
@@ -81,14 +83,12 @@ int64_t vector_words(const Pages& pages);
 // Words of memory that `block_at` needs.
 int64_t block_words(const Pages& pages);
 
-// A block in memory of that size.
-Block block_at(uint32_t* memory, const Pages& pages);
+// Whether what products need next is asked for in the first cache.
+bool asks_near(const Pages& pages);
 
-// Whether products wait between their requests, see `prefetch_beside`. Those of many rows and of int8 are slow enough.
-inline void wait_between_requests(bool waits, Block& block) {
-  block.prefetch.set_waiting(waits);
-  block.prefetch_beside_values.set_waiting(waits);
-}
+// A block in memory of that size. num_beside: see Block; waits: whether products wait between their requests, see
+// `prefetch_beside`.
+Block block_at(uint32_t* memory, const Pages& pages, int64_t num_beside, bool waits);
 
 // Neighbouring tokens of a context that lie in one page.
 struct Run {

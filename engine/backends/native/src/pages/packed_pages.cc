@@ -120,12 +120,12 @@ void begin_prefetch(const Pages& pages, Ahead& ahead, const uint8_t* const (&own
   constexpr int64_t kLeastDistance = 8 << 10;
   const Stretches next = stretches_of(pages, ahead);
   const int64_t bytes = kHalfKeys * pages.head_dim * bytes_of(pages.type);
-  if (!keeps_requests()) {
+  if (!block.is_near) {
     block.prefetch.begin({next.keys[0], next.values[0], next.keys[1], next.values[1]}, ahead.count > 0 ? bytes : 0);
     for (int half = 0; half * kHalfKeys < ahead.count; ++half) {
       block.prefetch.shorten(2 * half + 1, bytes_of_values(pages, ahead.count - half * kHalfKeys));
     }
-  } else if (2 * bytes < kLeastDistance) {
+  } else if (block.num_beside * 2 * bytes < kLeastDistance) {
     begin_prefetch_of_keys(pages, next.keys, ahead.count, block.prefetch);
     begin_prefetch_of_values(pages, next.values, ahead.count, block.prefetch_beside_values);
   } else {

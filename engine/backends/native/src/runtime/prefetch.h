@@ -35,8 +35,13 @@ class Prefetch {
     at_ = left_ = 0;
   }
 
-  // Whether a loop waits between its requests, see `prefetch_beside`.
-  void set_waiting(bool waits) { waits_ = waits; }
+  // Whether `prefetch_beside` asks for memory in the first cache, where the processor keeps all requests, and whether it waits
+  // between them.
+  void set_near(bool is_near, bool waits) {
+    is_near_ = is_near;
+    waits_ = waits;
+  }
+  bool is_near() const { return is_near_; }
   bool waits() const { return waits_; }
 
   // Takes the last bytes of a stretch away, so that so many are left.
@@ -109,7 +114,7 @@ class Prefetch {
   };
   Stretch stretches_[kStretches] = {};
   int64_t bytes_ = 0;  // of the longest
-  bool waits_ = false;
+  bool is_near_ = false, waits_ = false;
   int num_begun_ = kStretches;
   int64_t at_ = 0, left_ = 0;  // of all stretches, or of the one that was begun last
 };
@@ -117,13 +122,13 @@ class Prefetch {
 constexpr int kLinesTogether = 16;
 
 // Calls body(turn, is_fast) for `count` turns, and prefetches kLines lines of 64 bytes in each of them, or kNearLines where
-// the processor keeps all requests. The body is always to be inlined: it is there three times. The constant is_fast says
+// they go to the first cache. The body is always to be inlined: it is there three times. The constant is_fast says
 // whether it may be as fast as it can; where requests are dropped, more of them are the sooner they come.
 template <int kLines, int kNearLines = kLines, class Body>
 [[gnu::always_inline]] inline void prefetch_beside(Prefetch& ahead, int count, const Body& body) {
   constexpr bool kMayAskForBoth = kMayKeepRequests && kNearLines % 2 == 0;
   int turn = 0;
-  if (kMayAskForBoth && keeps_requests()) {
+  if (kMayAskForBoth && ahead.is_near()) {
     // Of so many lines together, and then a wait for all that was loaded before: else requests for what is far away would be
     // in the way of those for what is in the second cache.
     constexpr int kOfEach = kMayAskForBoth ? kNearLines / 2 : 1;
