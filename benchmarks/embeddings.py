@@ -5,8 +5,9 @@
 
 A turn asks a server for the embeddings of N texts, again and again, one request after the other by one connection. Each
 request has texts of its own, 8 to 48 words of the documentation in random order, which is what a paragraph of a search
-index has. Servers that were started here are paused while another one is measured; those of --server run already. The
-first request of a turn is not counted, but its vectors must be Eagre's, within --distance.
+index has. Servers that were started here are paused while another one is measured; those of --server run already, and
+their processor time is counted where the address ends in #PID. The first request of a turn is not counted, but its
+vectors must be Eagre's, within --distance.
 """
 
 import argparse
@@ -46,7 +47,10 @@ def draw_texts(draw: random.Random, words: Sequence[str], count: int) -> list[st
 
 
 class EmbeddingServer:
-    """A server that answers /v1/embeddings; one that was started here is paused between its turns."""
+    """A server that answers /v1/embeddings; one that was started here is paused between its turns.
+
+    The fragment of a URL is the id of the process of one that runs already.
+    """
 
     def __init__(self, url: str, process: ServerProcess | None = None) -> None:
         self._address = urlsplit(url)
@@ -80,7 +84,9 @@ class EmbeddingServer:
         return vectors, figures
 
     def _processor_time(self) -> float | None:
-        return None if self._process is None else time_of(self._process.pid)
+        if self._process is not None:
+            return time_of(self._process.pid)
+        return time_of(int(self._address.fragment)) if self._address.fragment else None
 
 
 def _embed(connection: http.client.HTTPConnection, texts: Sequence[str]) -> np.ndarray:
@@ -124,7 +130,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--llama-model", metavar="PATH", help="the model's GGUF file for llama.cpp")
     parser.add_argument("--llama-args", default="", help="further arguments of llama-server, as one string")
     parser.add_argument(
-        "--server", action="append", default=[], metavar="NAME=URL", help="one that runs; again for more"
+        "--server", action="append", default=[], metavar="NAME=URL[#PID]", help="one that runs; again for more"
     )
     parser.add_argument("--texts", type=at_least_one, nargs="+", default=[1, 8, 64], metavar="N", help="of a request")
     parser.add_argument(
@@ -138,8 +144,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if (options.llama_server is None) != (options.llama_model is None):
         parser.error("--llama-server and --llama-model belong together")
     for server in options.server:
-        if not re.fullmatch(r"[^=]+=http://.+", server):
-            parser.error(f"--server: {server} is no NAME=http://…")
+        if not re.fullmatch(r"[^=]+=http://[^#]+(#\d+)?", server):
+            parser.error(f"--server: {server} is no NAME=http://… or NAME=http://…#PID")
     return options
 
 

@@ -72,7 +72,7 @@ def measured(engine: Engine, case: Case, repeats: int) -> list[StepTime]:
     if case.num_tiles:
         return [timed_steps(engine, prompts.tolist(), 1)[0] for _ in range(repeats + 1)][1:]
     # The first prompts decode while others are computed, so that their contexts are a little longer.
-    num_prompt_steps = -(-prompts.size // engine.config.max_num_batched_tokens)
+    num_prompt_steps = -(-prompts.size // engine.scheduler.max_num_batched_tokens)
     return timed_steps(engine, prompts.tolist(), repeats + 2 + num_prompt_steps)[1 : repeats + 1]
 
 

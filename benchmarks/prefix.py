@@ -25,7 +25,7 @@ from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.engines import COMPILED, load_engine, running_client
 from benchmarks.serving.table import Turn
 from engine.client import EngineClient
-from engine.interface.config import EngineConfig
+from engine.interface.config import STEP_TOKENS, EngineConfig
 from engine.interface.types import FinishReason
 from sampling.host.params import SamplingParams
 from server.startup.settings import DEFAULT_MODEL
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--prompt-tokens", type=at_least_one, default=1024)
     parser.add_argument("--cached-tokens", type=at_least_one, default=960, help="without --restart")
     parser.add_argument("--rounds", type=at_least_one, default=9)
-    parser.add_argument("--max-num-batched-tokens", type=int, default=EngineConfig.max_num_batched_tokens)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=STEP_TOKENS)
     parser.add_argument("--restart", action="store_true", help="warm prompts are those of an earlier process")
     parser.add_argument("--folder", help=argparse.SUPPRESS)  # fills this folder and exits
     parser.add_argument("--seed", type=int, default=0)

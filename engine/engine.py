@@ -95,7 +95,7 @@ class Engine:
             self.pool,
             buffer,
             page_size=layout.page_size,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_batched_tokens=config.batched_tokens(is_encoder=model_info.is_encoder),
             chunk_alignment=TILE_SIZE,
             vocab_size=model_info.vocab_size,
             eos_token_ids=frozenset(config.eos_token_ids),
@@ -193,7 +193,7 @@ class Engine:
             matmul_backend=backends.for_products.name,
             attention_backend=backends.for_attention.name,
             backend_detail=backends.detail,
-            pictures=picture_input(opened.model.encoder, layout.pictures, max_model_len, config.max_num_batched_tokens),
+            pictures=picture_input(opened.model.encoder, layout.pictures, max_model_len, config.batched_tokens()),
             weight_bytes=bytes_in_memory(opened.tensors, backends.weights, precision),
             cache_bytes=layout.num_bytes,
             encoder_bytes=opened.encoder_bytes(backends.weights, precision),
@@ -440,13 +440,12 @@ def _picture_encoding(runner: DeviceRunner, num_positions: int, info: ModelInfo)
 
 def _shape_table(config: EngineConfig, model: ModelInfo) -> ShapeTable:
     if not model.is_encoder:
-        return ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE)
+        return ShapeTable(config.max_num_seqs, config.batched_tokens() // TILE_SIZE)
     # A step has one text of any length, or as many short ones as `max_num_batched_tokens` allow, each with one tile
     # that is not full.
     grain = TILE_GRAIN if model.matmul_backend == "native" else TILE_SIZE
-    most_of_several = min(
-        config.max_num_batched_tokens // grain, config.max_num_batched_tokens // TILE_SIZE + config.max_num_seqs
-    )
+    num_tokens = config.batched_tokens(is_encoder=True)
+    most_of_several = min(num_tokens // grain, num_tokens // TILE_SIZE + config.max_num_seqs)
     most = max(-(-model.max_model_len // TILE_SIZE), most_of_several)
     return ShapeTable(config.max_num_seqs, most, is_of_encoder=True)
 

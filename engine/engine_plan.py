@@ -79,7 +79,7 @@ class EnginePlan:
         """What the model takes of pictures, where the memory has pages for the longest request."""
         encoder = self.opened.model.encoder
         positions = picture_positions(encoder, self.max_model_len)
-        return picture_input(encoder, positions, self.max_model_len, self.config.max_num_batched_tokens)
+        return picture_input(encoder, positions, self.max_model_len, self.config.batched_tokens())
 
     def footprint(self) -> ModelFootprint:
         """The memory that the engine would take; raises ModelError or ValueError."""
@@ -110,9 +110,9 @@ def refuse_unsupported(opened: OpenModel, config: EngineConfig) -> None:
             config, _SHARING, "a model that sees pictures cannot have; with language_model_only it reads text alone"
         )
         least = -(-encoder.num_tokens // TILE_SIZE) * TILE_SIZE
-        if encoder.sees_both_ways and config.max_num_batched_tokens < least:
+        if encoder.sees_both_ways and config.batched_tokens() < least:
             raise ValueError(
-                f"max_num_batched_tokens is {config.max_num_batched_tokens}; the {encoder.num_tokens} tokens of a "
+                f"max_num_batched_tokens is {config.batched_tokens()}; the {encoder.num_tokens} tokens of a "
                 f"picture are computed in one step, so it must be at least {least}"
             )
     if config.adapters is not None and config.adapters.is_required and not targets_of(model):

@@ -36,7 +36,7 @@ class Scorer:
         layout = model.config.kv_layout(1 + num_pages, page_size, kv_dtype(config, backends))
         self._window_size = window_size
         self._page_table = np.arange(1, 1 + num_pages, dtype=np.int32)
-        self._num_tiles = min(-(-window_size // TILE_SIZE), config.max_num_batched_tokens // TILE_SIZE)
+        self._num_tiles = min(-(-window_size // TILE_SIZE), config.batched_tokens() // TILE_SIZE)
         self._params = model.load(backends.weights, Precision.of_engine(config), progress).params
         self._kv = layout.allocate()
         self._slots = Slots.zeros(1)

@@ -16,6 +16,8 @@ from sampling.host.params import MAX_EOS_TOKEN_IDS
 MAX_STALL_TIMEOUT = 86400.0  # seconds
 TILE_SIZE = 64  # tokens of a prompt that are computed as one tile; a prompt is padded to whole tiles
 TILE_GRAIN = 16  # tokens that native products multiply together; pieces of prompts but the last have whole grains
+STEP_TOKENS = 256  # of prompts in a step, where the configuration says nothing
+ENCODER_STEP_TOKENS = 1024  # of texts, which nobody waits for token by token
 
 # The backends of kernels by preference; the last serves every model on every device. engine/backends/backends.py checks
 # at its import that its records have these names.
@@ -110,9 +112,10 @@ class EngineConfig:
         metavar="PATH",
     )
     max_num_seqs: int = setting(64, "requests that run at once", limit=at_least(1), metavar="N")
-    max_num_batched_tokens: int = setting(
-        256,
-        "tokens of prompts that one step computes at most",
+    max_num_batched_tokens: int | None = setting(
+        None,
+        f"tokens of prompts that one step computes at most; {STEP_TOKENS}, or {ENCODER_STEP_TOKENS} of an encoder of "
+        "texts, if not given",
         limit=at_least(TILE_SIZE, "prompts are computed in tiles of that many tokens"),
         metavar="TOKENS",
     )
@@ -277,7 +280,11 @@ class EngineConfig:
     @property
     def max_step_tokens(self) -> int:
         """Tokens of a request that one step computes at most."""
-        return max(self.max_num_batched_tokens, self.decode_chunk)
+        return max(self.batched_tokens(), self.decode_chunk)
+
+    def batched_tokens(self, *, is_encoder: bool = False) -> int:
+        """Tokens of prompts, or of the texts of an encoder, that one step computes at most."""
+        return self.max_num_batched_tokens or (ENCODER_STEP_TOKENS if is_encoder else STEP_TOKENS)
 
     @property
     def keeps_pages(self) -> bool:

@@ -74,7 +74,7 @@ def encode(
     """
     tokens = jnp.asarray(batch.tile_tokens).reshape(-1)
     hidden, kv = _hidden_of(params, kv, tokens, batch, model, backends, groups=None)
-    states = model.states(params, hidden, jnp.arange(hidden.shape[0]), backends).astype(jnp.float32)
+    states = model.all_states(params, hidden, backends).astype(jnp.float32)
     by_tile, starts = states.reshape(*shares.shape[1:], -1), jnp.asarray(batch.rows)[:, START]
 
     def of_way(way: jax.Array) -> jax.Array:

@@ -99,7 +99,7 @@ def page_parts(opened: OpenModel, config: EngineConfig, backends: Backends, layo
     """What the bits of a page depend on besides the model's files and the engine's code: in XLA, sizes and threads."""
     chosen = (backends.for_products, backends.for_attention)
     is_invariant = all(backend.is_opaque_to_xla for backend in chosen)
-    sizes = () if is_invariant else (config.max_num_seqs, config.max_num_batched_tokens, num_cores())
+    sizes = () if is_invariant else (config.max_num_seqs, config.batched_tokens(), num_cores())
     device = jax.local_devices()[0]
     return [
         repr(opened.model), repr(replace(layout, num_pages=0)), repr(Precision.of_engine(config)), repr(sizes),

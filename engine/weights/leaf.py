@@ -64,6 +64,7 @@ class Leaf:
     is_per_layer: bool = True  # stacked over all layers; else there is one
     layers: tuple[int, ...] | None = None  # that have it, if not all
     is_exact: bool = False  # kept in float32, as a router's: rounding would change the chosen experts
+    may_be_int8: bool = False  # floats of a file too, where a layout is faster so and the configuration says nothing
     is_of_pictures: bool = False  # of their encoder, in a precision that the layout chooses
     num_experts: int = 0  # above 0, expert i of a layer is at index layer * num_experts + i of the stack
 

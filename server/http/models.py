@@ -76,7 +76,7 @@ async def show_server(request: web.Request) -> web.Response:
             "dp_size": 1,
             "max_running_requests": config.max_num_seqs,
             "max_num_reqs": config.max_num_seqs,
-            "max_prefill_tokens": config.max_num_batched_tokens,
+            "max_prefill_tokens": config.batched_tokens(is_encoder=model.engine.model_info.is_encoder),
             "max_total_tokens": _num_cached_tokens(model),
         }
     )

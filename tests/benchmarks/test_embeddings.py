@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -30,7 +31,7 @@ def by_first_letter(text: str) -> list[float]:
 
 
 @contextlib.contextmanager
-def answering(embed: Embed) -> Iterator[EmbeddingServer]:
+def answering(embed: Embed, fragment: str = "") -> Iterator[EmbeddingServer]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -50,7 +51,7 @@ def answering(embed: Embed) -> Iterator[EmbeddingServer]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield EmbeddingServer(f"http://127.0.0.1:{server.server_port}")
+        yield EmbeddingServer(f"http://127.0.0.1:{server.server_port}{fragment}")
     finally:
         server.shutdown()
         thread.join()
@@ -73,6 +74,12 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     ]
     assert all(row["ratios"].keys() == {"Eagre/other"} for row in table)
     assert capsys.readouterr().out.split()[0] == "load"
+
+
+def test_the_processor_time_of_a_server_is_counted_where_its_process_is_named() -> None:
+    with answering(by_length) as unknown, answering(by_length, f"#{os.getpid()}") as known:
+        assert "texts/CPU-s" not in unknown.measure([["a"], ["b"]])[1]
+        assert known.measure([["a"], ["b"]])[1]["texts/CPU-s"] > 0
 
 
 def test_other_vectors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

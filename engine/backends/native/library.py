@@ -81,6 +81,11 @@ def page_type() -> str:
     return str(tell().decode())
 
 
+def multiplies_bytes_faster() -> bool:
+    """Whether products of many rows are faster with weights of 8 bits than of bfloat16; raises as `load`."""
+    return bool(shared_library().eagre_multiplies_bytes_faster())
+
+
 def num_nodes() -> int:
     """The number of memory nodes that the kernels' threads are of; raises as `load`."""
     return int(shared_library().eagre_num_nodes())

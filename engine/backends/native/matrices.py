@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from engine.backends.native.library import multiplies_bytes_faster
 from engine.backends.native.packer import pack_encoded, pack_rows, touch_tiles
 from engine.interface.errors import ModelError
 from engine.weights.concurrently import Job, num_threads, run_all
@@ -98,8 +99,8 @@ def _tiles_of_bytes(matrices: np.ndarray) -> np.ndarray:
     return np.concatenate([heads, tiles], axis=2)
 
 
-def packed_format(tensor: ModelTensor, precision: Precision) -> Format:
-    """The format in which a tensor is packed."""
+def packed_format(tensor: ModelTensor, precision: Precision, *, may_be_int8: bool = False) -> Format:
+    """The format in which a tensor is packed; `may_be_int8` is that of its leaf."""
     if precision.dtype == "float32":
         return Format.FLOAT32
     # What a transform has made of integers of a file is floats, which only these formats are made of.
@@ -108,12 +109,16 @@ def packed_format(tensor: ModelTensor, precision: Precision) -> Format:
     if precision.dtype == "bfloat16":
         return Format.BFLOAT16
     if precision.quantize is None:
+        if may_be_int8 and multiplies_bytes_faster():
+            return Format.INT8
         return Format.BFLOAT16 if tensor.format.is_integer else tensor.format
     return {"int8": Format.INT8, "int4": Format.INT4_MIN}[precision.quantize]
 
 
 def _placement(leaf: Leaf, layers: LayerTensors, precision: Precision) -> Placement:
-    formats = [[packed_format(tensor, precision) for tensor in tensors] for tensors in layers]
+    formats = [
+        [packed_format(tensor, precision, may_be_int8=leaf.may_be_int8) for tensor in tensors] for tensors in layers
+    ]
     tiles = [-(-tensor.shape[0] // TILE) for tensor in layers[0]]
     return Placement.of(
         formats, tiles, layers[0][0].shape[1],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from cache.storage import KVPages
@@ -103,6 +104,10 @@ class Model(ABC):
     @abstractmethod
     def states(self, params: Params, hidden: jax.Array, tokens: jax.Array, backends: Backends) -> jax.Array:
         """[num_tokens, hidden] after the last norm, for embeddings, of tokens by their indices, negative in padding."""
+
+    def all_states(self, params: Params, hidden: jax.Array, backends: Backends) -> jax.Array:
+        """The same of all tokens."""
+        return self.states(params, hidden, jnp.arange(hidden.shape[0]), backends)
 
 
 Carry = tuple[jax.Array, KVPages]

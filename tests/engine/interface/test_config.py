@@ -74,6 +74,12 @@ def test_what_is_refused_is_named_with_its_limit(given: dict[str, Any], words: s
     assert str(error.value).startswith(words)
 
 
+def test_a_step_of_an_encoder_has_more_tokens_unless_their_number_is_given() -> None:
+    usual, given = EngineConfig(), EngineConfig(max_num_batched_tokens=128)
+    assert (usual.batched_tokens(), usual.batched_tokens(is_encoder=True)) == (256, 1024)
+    assert given.batched_tokens() == given.batched_tokens(is_encoder=True) == 128
+
+
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "msgspec", None)  # as if it were not installed
     EngineConfig().check_packages()

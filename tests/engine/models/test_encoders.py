@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 
 from engine.backends.backends import BACKENDS
 from engine.backends.base.backend import Backend
+from engine.backends.native.library import multiplies_bytes_faster
 from engine.backends.xla.matrices import ArrayLayout
 from engine.client import EngineClient
 from engine.interface.config import TILE_SIZE, EngineConfig
@@ -72,7 +73,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def engine_of(path: Path, backend: str, **changes: Any) -> AsyncIterator[EngineClient]:
-    config = EngineConfig(dtype="float32", matmul_backend=backend, attention_backend=backend, **changes)
+    config = EngineConfig(**{"dtype": "float32", "matmul_backend": backend, "attention_backend": backend, **changes})
     client = await asyncio.to_thread(EngineClient.load, path, config, lambda stage, done, total: None)
     client.start(asyncio.get_running_loop())
     try:
@@ -122,6 +123,24 @@ async def test_texts_are_pooled_as_transformers_does(folders: Path, backend: Bac
                 assert np.array_equal(alone, vector)
         assert client.stats().compiles_after_ready == 0
         assert client.stats().num_active_pages == 0
+
+
+async def test_products_of_a_sentence_encoder_are_of_bytes_where_these_are_faster(native: str, folders: Path) -> None:
+    """And where nothing else is wanted: floats of a file become int8 then. Embeddings of words stay as they are."""
+    texts = GOLDENS["bert"]["texts"]
+    faster = {"bfloat16+int8"} if multiplies_bytes_faster() else {"bfloat16"}
+    for dtype, expected in (("auto", faster), ("bfloat16", {"bfloat16"}), ("float32", {"float32"})):
+        async with engine_of(folders / "bert", "native", dtype=dtype, max_num_seqs=4) as client:
+            assert {client.model_info.dtype} == expected
+            for text, vector in zip(texts, await embed_all(client, texts, Pooling.MEAN), strict=True):
+                wanted = np.array(text["mean"])
+                assert 1 - vector @ wanted / np.linalg.norm(vector) / np.linalg.norm(wanted) < 2e-3
+
+
+async def test_scores_are_computed_with_what_the_file_has(native: str, folders: Path) -> None:
+    """A head that scores pairs says where one is better, which rounding might turn around."""
+    async with engine_of(folders / "bert_classifier", "native", dtype="auto", max_num_seqs=4) as client:
+        assert client.model_info.dtype == "bfloat16"
 
 
 async def test_each_token_of_a_text_has_its_own_embedding(folders: Path) -> None:

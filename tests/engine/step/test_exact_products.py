@@ -87,8 +87,8 @@ def test_of_steps_with_weights_of_any_type(tmp_path: Path, dtype: str) -> None:
 def test_of_encoders_of_texts(tmp_path: Path) -> None:
     write_golden(tmp_path, GOLDENS["bert"])
     lowered = Lowered(tmp_path, "float32")
-    batch, shares = StepBatch.padding(StepShape(0, 1), 1, pages_per_block(32)), np.zeros((1, TILE_SIZE), np.float32)
-    products = products_of_float32(lowered.text(encode, lowered.kv, batch, shares, max_num_tiles=1))
+    batch, shares = StepBatch.padding(StepShape(0, 1), 1, pages_per_block(32)), np.zeros((2, 1, TILE_SIZE), np.float32)
+    products = products_of_float32(lowered.text(encode, lowered.kv, batch, shares, np.int32(1), max_num_tiles=1))
     assert len(products) > 4
     assert all(products)
 

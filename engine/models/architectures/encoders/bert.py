@@ -2,7 +2,7 @@
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from engine.backends.base.operands import Activation
 from engine.models.parts import gguf_config
@@ -16,6 +16,8 @@ from engine.weights.formats.model_folder import JsonFile
 @dataclass(frozen=True)
 class Bert(Encoder):
     """Learned positions, two types of tokens, LayerNorms behind the blocks."""
+
+    may_be_int8: ClassVar[bool] = True
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:

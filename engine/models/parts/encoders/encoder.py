@@ -33,6 +33,7 @@ class Encoder(Model):
     config: EncoderConfig
 
     is_encoder: ClassVar[bool] = True
+    may_be_int8: ClassVar[bool] = False  # its products, where nothing else is wanted
     layer_name: ClassVar[str] = "encoder.layer"  # in a folder, before the number of a layer
     # What a sentence encoder does not use: the pooler of the pre-training, and a constant of older releases.
     derived_tensors: ClassVar[re.Pattern[str]] = re.compile(
@@ -136,6 +137,9 @@ class Encoder(Model):
     def states(self, params: Params, hidden: jax.Array, tokens: jax.Array, backends: Backends) -> jax.Array:
         return hidden[tokens]
 
+    def all_states(self, params: Params, hidden: jax.Array, backends: Backends) -> jax.Array:
+        return hidden
+
     def norm_of(self, params: Params, leaf: str) -> Norm:
         return Norm(params[leaf], self.config.layer_norm_eps, NormKind.LAYER, params.get(f"{leaf}_bias"))
 
@@ -152,7 +156,7 @@ class Encoder(Model):
     ) -> list[Leaf]:
         """A matrix of each layer, perhaps with biases, joined of one or several."""
         matrices = tuple(self._in_layers((outputs, inputs), each) for each in names)
-        leaves = [Leaf(leaf, kind, matrices)]
+        leaves = [Leaf(leaf, kind, matrices, may_be_int8=self.may_be_int8)]
         if self.config.has_biases:
             biases = tuple(self._in_layers((outputs,), each, "bias") for each in names)
             leaves.append(Leaf(f"{leaf}_bias", LeafKind.VECTOR, biases))

@@ -79,7 +79,7 @@ class Attention {
       if (const size_t next = index + 1; next < stretches.size() && stretches[next].row->num_tokens == 1) {
         prefetch_place(in_, pages_, *stretches[next].row);
       }
-      for (int32_t i = first; i < end; ++i) place_token(in_, pages_, *row, row->first_token + i, queries_);
+      eagre::place_tokens(in_, pages_, *row, first, end, queries_);
     });
   }
 

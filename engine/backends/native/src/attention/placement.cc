@@ -102,43 +102,96 @@ void write_vector(const Pages& p, int part, int64_t vector, const float* x) {
   }
 }
 
-// Where a token's keys and values go.
-struct Place {
-  int64_t page, offset;
-  bool is_written;  // the null page is nobody's
-};
+void place_query(const AttentionInput& in, const Pages& pages, int64_t token, const Queries& queries) {
+  const Factors factors = factors_of(pages);
+  for_each_head(in, in.q_norm, token, 0, in.num_heads, pages, in.query_scale, [&](int64_t head, const float* query) {
+    std::byte* to = queries.at(head / queries.group, token) + head % queries.group * queries.bytes_per_head;
+    write_query(factors, query, pages.head_dim, to);
+  });
+}
 
-Place place_of(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t position) {
+// The page of a position of a row; 0, which is nobody's, where it has none.
+int64_t page_of(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t position) {
   const int64_t index = position / pages.page_size;
   const int64_t page = index < in.table_width ? in.page_table[row.row * in.table_stride + index] : 0;
-  return {page, position % pages.page_size, page > 0 && page < pages.num_pages};
+  return page < 0 || page >= pages.num_pages ? 0 : page;
+}
+
+// Whether keys and values of kLanes tokens at once become packed ones by whole vectors.
+bool takes_several(const AttentionInput& in, const Pages& pages) {
+  return pages.type == PageType::kBfloat16 && is_packed(pages) && in.head_dim == pages.head_dim &&
+         !is_transformed(pages) && !in.k_norm.is_of_all_heads;
+}
+
+// Writes keys and values of up to kLanes tokens from `token` on, the first at a multiple of kLanes in its page; behind the
+// last one stand zeros then.
+void write_several(const AttentionInput& in, const Pages& pages, int64_t page, int64_t offset, int64_t token, int count) {
+  const int64_t d = pages.head_dim, heads = pages.num_heads, width = (in.num_heads + 2 * heads) * d;
+  alignas(64) uint16_t rows[kLanes][kLargestHead];
+  for (int i = count; i < kLanes; ++i) std::fill_n(rows[i], d, uint16_t{0});
+  const uint8_t* bytes[kLanes];
+  for (int i = 0; i < kLanes; ++i) bytes[i] = reinterpret_cast<const uint8_t*>(rows[i]);
+  const auto put = [&](int i, const float* x) {
+    for (int64_t j = 0; j < d; j += kLanes) store_bf16(rows[i] + j, load(x + j));
+  };
+  const auto words_at = [&](int part, int64_t head) {  // of the kHalfKeys vectors that lie together
+    const int64_t vector = vector_index(pages, page, part, head, offset);
+    return reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(pages.data) + (vector - offset % kHalfKeys) * d);
+  };
+  for (int64_t head = 0; head < heads; ++head) {
+    for (int i = 0; i < count; ++i) {
+      for_each_head(in, in.k_norm, token + i, in.num_heads + head, 1, pages, 1.0f,
+                    [&](int64_t, const float* key) { put(i, key); });
+    }
+    uint8_t* const keys = reinterpret_cast<uint8_t*>(words_at(0, head) + offset % kHalfKeys);
+    transpose_words(bytes, static_cast<int>(d / 8), keys, kHalfKeys * sizeof(uint32_t));
+    for (int i = 0; i < count; ++i) put(i, in.qkv + (token + i) * width + (in.num_heads + heads + head) * d);
+    uint32_t* const values = words_at(1, head) + offset % kHalfKeys / 2 * d;
+    for (int i = 0; i < kLanes; i += 2) {
+      for (int64_t j = 0; j < d; j += kLanes) interleave_bf16(rows[i] + j, rows[i + 1] + j, values + i / 2 * d + j);
+    }
+  }
 }
 
 }  // namespace
 
 void prefetch_place(const AttentionInput& in, const Pages& pages, const StepRow& row) {
-  const Place place = place_of(in, pages, row, row.start);
-  if (!place.is_written || !is_packed(pages)) return;
+  const int64_t page = page_of(in, pages, row, row.start), offset = row.start % pages.page_size;
+  if (page == 0 || !is_packed(pages)) return;
   for (int part = 0; part < 2; ++part) {
     for (int64_t head = 0; head < pages.num_heads; ++head) {
-      prefetch_packed(pages, part, vector_index(pages, place.page, part, head, place.offset));
+      prefetch_packed(pages, part, vector_index(pages, page, part, head, offset));
     }
   }
 }
 
+void place_tokens(const AttentionInput& in, const Pages& pages, const StepRow& row, int32_t first, int32_t end,
+                  const Queries& queries) {
+  const bool are_several = takes_several(in, pages), ends_text = !in.is_causal && end == row.num_tokens;
+  for (int32_t i = first, count; i < end; i += count) {
+    const int64_t token = row.first_token + i, position = row.start + i;
+    count = std::min(kLanes, end - i);
+    // Behind the end of a text its pages hold nothing.
+    if (!are_several || position % kLanes != 0 || (count < kLanes && !ends_text)) {
+      count = 1;
+      place_token(in, pages, row, token, queries);
+      continue;
+    }
+    for (int j = 0; j < count; ++j) place_query(in, pages, token + j, queries);
+    const int64_t page = page_of(in, pages, row, position);
+    if (page != 0) write_several(in, pages, page, position % pages.page_size, token, count);
+  }
+}
+
 void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, const Queries& queries) {
-  const int64_t d = pages.head_dim;
-  const Factors factors = factors_of(pages);
-  for_each_head(in, in.q_norm, token, 0, in.num_heads, pages, in.query_scale, [&](int64_t head, const float* query) {
-    std::byte* to = queries.at(head / queries.group, token) + head % queries.group * queries.bytes_per_head;
-    write_query(factors, query, d, to);
-  });
-  const auto [page, offset, is_written] = place_of(in, pages, row, row.start + (token - row.first_token));
-  if (!is_written) return;
-  const auto put_key = [&, page = page, offset = offset](int64_t head, const float* key) {
+  place_query(in, pages, token, queries);
+  const int64_t position = row.start + (token - row.first_token);
+  const int64_t offset = position % pages.page_size, d = pages.head_dim;
+  const int64_t page = page_of(in, pages, row, position);
+  if (page == 0) return;
+  for_each_head(in, in.k_norm, token, in.num_heads, pages.num_heads, pages, 1.0f, [&](int64_t head, const float* key) {
     write_vector(pages, 0, vector_index(pages, page, 0, head, offset), key);
-  };
-  for_each_head(in, in.k_norm, token, in.num_heads, pages.num_heads, pages, 1.0f, put_key);
+  });
   if (pages.num_parts == 1) return;
   const int64_t own = in.head_dim;
   const float* value = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * own;

@@ -28,4 +28,9 @@ void prefetch_place(const AttentionInput& in, const Pages& pages, const StepRow&
 // values go to their page.
 void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, const Queries& queries);
 
+// The same of a row's tokens from `first` to `end`, many of them at once where that is faster. Behind the end of an encoder's
+// text it may write zeros up to a multiple of 16 tokens.
+void place_tokens(const AttentionInput& in, const Pages& pages, const StepRow& row, int32_t first, int32_t end,
+                  const Queries& queries);
+
 }  // namespace eagre

@@ -6,6 +6,7 @@
 #include "nodes/node_memory.h"
 #include "packing/grids.h"
 #include "packing/pack.h"
+#include "tiles/tile_kernel.h"
 
 namespace eagre {
 
@@ -28,6 +29,8 @@ extern "C" void eagre_touch(uint8_t* array, int64_t num_bytes, const FreshTiles*
 extern "C" int32_t eagre_take_grid(int32_t encoding, const int8_t* grid, int64_t num_bytes) {
   return take_grid(static_cast<Encoding>(encoding), grid, num_bytes) ? 1 : 0;
 }
+
+extern "C" int32_t eagre_multiplies_bytes_faster() { return multiplies_bytes_faster() ? 1 : 0; }
 
 // Bytes of a tile of so many groups of inputs in a format.
 extern "C" int64_t eagre_tile_bytes(int32_t format, int64_t num_groups) {

@@ -170,6 +170,8 @@ void RowPacker::quantise_groups(const float* const* rows, const Lanes& lanes, Fl
   store(offsets, rounding.offsets);
   store(inverses, div(broadcast(1.0f), rounding.scales));
   int8_t* const values = reinterpret_cast<int8_t*>(values_[static_cast<int>(Activations::kInt8)]);
+  // Read once: for all that the compiler knows, the bytes that are stored may lie in this object.
+  const bool has_pairs = pair_sums_ != nullptr, has_halves = halves_are_asked_for_;
   for (int i = 0; i < kTile; ++i) {
     const Floats inverse = broadcast(inverses[i]), offset = broadcast(offsets[i]);
     const Floats low = round_to_integer(mul(sub(load(from[i]), offset), inverse));
@@ -177,12 +179,13 @@ void RowPacker::quantise_groups(const float* const* rows, const Lanes& lanes, Fl
     int8_t* const to = values + (lanes.place(i / kRows) + i % kRows) * kGroup;
     store_bytes(to, low);
     store_bytes(to + kTile, high);
-    if (pair_sums_ != nullptr) of_pairs[i] = pair_terms(low, high);
-    if (halves_are_asked_for_) halves[i] = low;
+    if (has_pairs) of_pairs[i] = pair_terms(low, high);
+    if (has_halves) halves[i] = low;
     of_group[i] = add(low, high);
   }
   put<kRows>(lanes, 1, 0, rounding.scales, scales_);
-  if (rounding.have_offsets != 0) put_offsets<kRows>(lanes, offsets, rounding.have_offsets);
+  put<kRows>(lanes, 1, 0, rounding.offsets, offsets_);
+  if (rounding.have_offsets != 0) mark_offsets<kRows>(lanes, rounding.have_offsets);
   if (pair_sums_ != nullptr) put<kRows>(lanes, 1, 0, to_nearest_ints(sum_of_each(of_pairs)), pair_sums_);
   const Floats total = sum_of_each(of_group);
   trace = fma(total, zeros(), trace);
@@ -206,12 +209,11 @@ void RowPacker::put(const Lanes& lanes, int per_group, int part, Vector x, Numbe
 }
 
 template <int kRows>
-void RowPacker::put_offsets(const Lanes& lanes, const float* offsets, uint32_t have_offsets) {
+void RowPacker::mark_offsets(const Lanes& lanes, uint32_t have_offsets) {
   // The rows of a mark are packed by one thread.
   static_assert(kRowsAtOnce == kMarkRows);
   for (uint32_t left = have_offsets; left != 0; left &= left - 1) {
     const int lane = __builtin_ctz(left), row = lanes.first_row + lane % kRows;
-    offsets_[lanes.place(lane / kRows) + lane % kRows] = offsets[lane];
     offset_marks_[lanes.groups[lane / kRows] * marks_stride_ + row / kMarkRows] |= 1u << row % kMarkRows;
   }
 }

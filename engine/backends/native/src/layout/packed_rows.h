@@ -54,10 +54,10 @@ class PackedRows {
     return values_[static_cast<int>(kind)] + first_group(block) * group_bytes(kind);
   }
   const float* scales(int block) const { return scales_ + first_group(block); }
-  // The offset of a group of a row, where it is marked: few groups have one.
-  float offset(int row, int group) const {
-    const int block = row / kBlockRows;
-    return offsets_[first_group(block) + size_t{1} * group * rows_of(block) + row % kBlockRows];
+  // The offsets of a group of the rows from kMarkRows * i on; 0 where there is none.
+  const float* offsets(int group, int i) const {
+    const int row = kMarkRows * i, block = row / kBlockRows;
+    return offsets_ + first_group(block) + size_t{1} * group * rows_of(block) + row % kBlockRows;
   }
   // Which of the rows from kMarkRows * i on have an offset in a group, a bit each.
   uint8_t offset_marks(int group, int i) const { return offset_marks_[group * marks_stride_ + i]; }
@@ -135,7 +135,7 @@ class RowPacker : public PackedRows {
   template <int kRows, class Vector, class Number>
   void put(const Lanes& lanes, int per_group, int part, Vector x, Number* to);
   template <int kRows>
-  void put_offsets(const Lanes& lanes, const float* offsets, uint32_t have_offsets);
+  void mark_offsets(const Lanes& lanes, uint32_t have_offsets);
   // `first` is the sum of a group's first half. The sums of finite rows are whole numbers below 2^24, which float32 holds.
   template <int kRows>
   void put_sums(const Lanes& lanes, Floats scale, Floats total, Floats first);

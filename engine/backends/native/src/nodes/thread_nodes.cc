@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
+#include <string>
 #include <thread>
+
+#include "nodes/system_file.h"
 
 namespace eagre {
 namespace {
@@ -13,11 +15,12 @@ constexpr int kMostThreads = 1024;
 // Cores' worth of time that a container's control group (version 2) grants, or 0 where it sets no limit.
 int granted_cores() {
 #ifdef __linux__
-  double quota = 0, period = 0;
-  std::ifstream limit("/sys/fs/cgroup/cpu.max");
-  if (limit >> quota >> period && period > 0) return std::max(1, static_cast<int>(quota / period));
+  const std::string limit = read_system_file("/sys/fs/cgroup/cpu.max");  // "200000 100000", or "max 100000"
+  char* behind;
+  const double quota = std::strtod(limit.c_str(), &behind), period = std::strtod(behind, nullptr);
+  if (quota > 0 && period > 0) return std::max(1, static_cast<int>(quota / period));
 #endif
-  return 0;  // "max 100000" is no number
+  return 0;
 }
 
 int default_num_threads(const Topology& topology) {

@@ -6,9 +6,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <utility>
+
+#include "nodes/system_file.h"
 
 namespace eagre {
 namespace {
@@ -18,18 +19,21 @@ constexpr int kMostNodes = 1024;  // as many as any Linux has
 // A file with a list such as "0-3,8", as pairs of first and last.
 std::vector<std::pair<int, int>> read_ranges(const std::string& path) {
   std::vector<std::pair<int, int>> ranges;
-  std::ifstream file(path);
-  int first;
-  while (file >> first) {
-    int last = first;
-    if (file.peek() == '-') {
-      file.get();
-      if (!(file >> last)) break;
+  const std::string text = read_system_file(path);
+  for (const char* at = text.c_str();;) {
+    char* behind;
+    const long first = std::strtol(at, &behind, 10);
+    if (behind == at) return ranges;
+    long last = first;
+    if (*behind == '-') {
+      at = behind + 1;
+      last = std::strtol(at, &behind, 10);
+      if (behind == at) return ranges;
     }
-    ranges.emplace_back(first, last);
-    if (file.peek() == ',') file.get();
+    ranges.emplace_back(static_cast<int>(first), static_cast<int>(last));
+    if (*behind != ',') return ranges;
+    at = behind + 1;
   }
-  return ranges;
 }
 
 // The node of each processor that belongs to one.
@@ -54,8 +58,8 @@ Topology read_topology(const std::string& folder, const std::vector<int>& proces
   std::map<std::pair<int, std::string>, Core> cores;
   for (const int processor : processors) {
     const std::string number = std::to_string(processor);
-    std::string siblings = number;  // where the system does not say, a core of its own
-    std::ifstream(folder + "/cpu/cpu" + number + "/topology/thread_siblings_list") >> siblings;
+    std::string siblings = read_system_file(folder + "/cpu/cpu" + number + "/topology/thread_siblings_list");
+    if (siblings.empty()) siblings = number + "\n";  // where the system does not say, a core of its own
     const auto found = nodes.find(processor);
     const int node = found == nodes.end() ? 0 : found->second;
     Core& core = cores[{node, siblings}];

@@ -12,22 +12,20 @@ namespace {
 
 constexpr int kLanes = 16;
 
-// Puts numbers `stride` numbers from each other, `run` of them together.
-template <class Number>
-void scatter(const Number* from, int64_t count, int64_t run, int64_t stride, Number* to) {
-  for (int64_t i = 0; i < count; i += run, to += stride) {
-    for (int64_t j = 0; j < run; ++j) to[j] = from[i + j];
-  }
+// Puts numbers `stride` numbers from each other, kRun of them together.
+template <int kRun, class Number>
+void scatter(const Number* from, int64_t count, int64_t stride, Number* to) {
+  for (int64_t i = 0; i < count; i += kRun, to += stride) std::memcpy(to, from + i, kRun * sizeof(Number));
 }
 
 template <class Number>
 void write_numbers(int part, int64_t token, int64_t d, const Number* x, Number* to) {
   if constexpr (sizeof(Number) == sizeof(float)) {
-    if (part == 0) return scatter(x, d, 1, kHalfKeys, to + token);
+    if (part == 0) return scatter<1>(x, d, kHalfKeys, to + token);
     std::copy_n(x, d, to + token * d);
   } else {
-    if (part == 0) return scatter(x, d, 2, 2 * kHalfKeys, to + 2 * token);
-    scatter(x, d, 1, 2, to + token / 2 * 2 * d + token % 2);
+    if (part == 0) return scatter<2>(x, d, 2 * kHalfKeys, to + 2 * token);
+    scatter<1>(x, d, 2, to + token / 2 * 2 * d + token % 2);
   }
 }
 

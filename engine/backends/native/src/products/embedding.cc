@@ -30,14 +30,20 @@ void unpack_integers(const std::byte* block, int lane, float scale, float* to) {
 
 template <Format F>
 void unpack_floats(const std::byte* block, int lane, float scale, float* to) {
+  if constexpr (F == Format::kBfloat16) {  // two inputs a word
+    for (int pair = 0; pair < kGroup / 2; ++pair) {
+      uint32_t both;
+      std::memcpy(&both, block + (pair * kTile + lane) * sizeof both, sizeof both);
+      const uint32_t wide[2] = {both << 16, both & 0xffff0000u};
+      float inputs[2];
+      std::memcpy(inputs, wide, sizeof wide);
+      for (int i = 0; i < 2; ++i) to[2 * pair + i] = inputs[i] * scale;
+    }
+    return;
+  }
   for (int input = 0; input < kGroup; ++input) {
     alignas(64) float all[kTile];
-    if constexpr (F == Format::kBfloat16) {
-      uint16_t bits;
-      std::memcpy(&bits, block + ((input / 2 * kTile + lane) * 2 + input % 2) * sizeof bits, sizeof bits);
-      const uint32_t wide = uint32_t{bits} << 16;
-      std::memcpy(&all[lane], &wide, sizeof wide);
-    } else if constexpr (F == Format::kFloat16) {
+    if constexpr (F == Format::kFloat16) {
       store(all, load_halves(block + input * kHalves));
     } else {
       std::memcpy(all, block + input * sizeof all, sizeof all);

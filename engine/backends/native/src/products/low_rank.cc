@@ -156,7 +156,7 @@ void multiply_down_bytes(const uint8_t* tile, const PackedRows& x, int first_row
                                                1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
       Ints sums[1] = {broadcast_int(-128 * kGroup)};
       add_bytes_of<1>(sums, weights + group * kGroupVectors * kBytesPerVector, kOnes, 0, kGroupVectors);
-      totals[row] = fma(to_floats(sums[0]), broadcast(x.offset(of_step, group)), totals[row]);
+      totals[row] = fma(to_floats(sums[0]), broadcast(x.offsets(group, of_step / kMarkRows)[of_step % kMarkRows]), totals[row]);
     }
   }
   for (int row = 0; row < kRows; ++row) {

@@ -40,18 +40,44 @@ bool has_marks(const PackedRows& x, int group) {
   return false;
 }
 
+constexpr int kGroupsAtOnce = 64;  // whose sums are kept for all rows
+
+// Adds the products of the sums of some groups with the offsets of the rows from kMarkRows * i on. A row without an offset,
+// and one that is none, goes along: its offset is 0, or nobody reads what becomes of it.
+void add_to_rows(const PackedRows& x, int i, const int32_t* groups, int num_groups, const float* sums, float* totals) {
+  Floats of_rows[kMarkRows];
+  bool is_loaded = false;
+  for (int g = 0; g < num_groups; ++g) {
+    if (x.offset_marks(groups[g], i) == 0) continue;
+    if (!is_loaded) {
+      EAGRE_UNROLL(8)
+      for (int r = 0; r < kMarkRows; ++r) of_rows[r] = load(totals + r * kTile);
+      is_loaded = true;
+    }
+    const Floats sum = load(sums + g * kTile);
+    const float* const offsets = x.offsets(groups[g], i);
+    EAGRE_UNROLL(8)
+    for (int r = 0; r < kMarkRows; ++r) of_rows[r] = fma(sum, broadcast(offsets[r]), of_rows[r]);
+  }
+  if (!is_loaded) return;
+  EAGRE_UNROLL(8)
+  for (int r = 0; r < kMarkRows; ++r) store(totals + r * kTile, of_rows[r]);
+}
+
 template <Format F>
 void add_offsets(const PackedRows& x, const std::byte* tile, float* totals) {
-  for (int i = 0; i < x.num_offset_groups(); ++i) {
-    const int group = x.offset_groups()[i];
-    if (!has_marks(x, group)) continue;  // it is a row of another thread that has an offset there
-    const Floats sum = sum_of_weights<F>(tile, group);
+  alignas(64) float sums[kGroupsAtOnce * kTile];
+  int32_t groups[kGroupsAtOnce];
+  for (int next = 0; next < x.num_offset_groups();) {
+    int count = 0;
+    for (; next < x.num_offset_groups() && count < kGroupsAtOnce; ++next) {
+      const int group = x.offset_groups()[next];
+      if (!has_marks(x, group)) continue;  // it is a row of another thread that has an offset there
+      groups[count] = group;
+      store(sums + count++ * kTile, sum_of_weights<F>(tile, group));
+    }
     for (int first = 0; first < x.num_rows(); first += kMarkRows) {
-      for (uint32_t marks = x.offset_marks(group, first / kMarkRows); marks != 0; marks &= marks - 1) {
-        const int row = first + __builtin_ctz(marks);
-        float* const total = totals + row * kTile;
-        store(total, fma(sum, broadcast(x.offset(row, group)), load(total)));
-      }
+      add_to_rows(x, first / kMarkRows, groups, count, sums, totals + first * kTile);
     }
   }
 }

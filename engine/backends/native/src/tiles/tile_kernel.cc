@@ -77,6 +77,11 @@ static_assert(kBfloat16Groups * group_bytes(Format::kBfloat16) <= kChunkGroups *
 
 }  // namespace
 
+// A matrix unit takes as long to add up its groups of bytes as it gains, and AVX2 has no such instructions.
+bool multiplies_bytes_faster() {
+  return two_tiles_kernel_of(Format::kInt8) != nullptr && !EAGRE_HAS_TILE_REGISTERS;
+}
+
 void accumulate_tiles(const PackedRows& x, const MatrixPart& part, int64_t tile, int count, UnpackedGroup* unpacked,
                       float* totals, size_t between) {
 #if EAGRE_HAS_TILE_REGISTERS
@@ -100,10 +105,16 @@ void accumulate_tiles(const PackedRows& x, const MatrixPart& part, int64_t tile,
   const bool takes_pairs = x.has_pair_sums() && !EAGRE_HAS_TILE_REGISTERS;
   const PairKernel multiply_in_pairs = takes_pairs ? pair_kernel_of(part.format) : nullptr;
   if (multiply_in_pairs != nullptr) multiply_in_pairs(x, part, tile, count, totals, between);
+  const bool takes_two = x.num_rows() >= kLeastRowsOfTwoTiles && !EAGRE_HAS_TILE_REGISTERS;
+  const TwoTilesKernel multiply_two = takes_two ? two_tiles_kernel_of(part.format) : nullptr;
+  int done = multiply_in_pairs != nullptr ? count : 0;
+  for (; multiply_two != nullptr && done + 2 <= count; done += 2) {
+    multiply_two(x, part, tile + done, totals + done * between, between);
+  }
   const TileKernel multiply = kernel_of(part.format);
   const OffsetKernel add_offsets = x.num_offset_groups() > 0 ? offset_kernel_of(part.format) : nullptr;
   for (int i = 0; i < count; ++i) {
-    if (multiply_in_pairs == nullptr) multiply(x, part.tile(tile + i), unpacked, totals + i * between);
+    if (i >= done) multiply(x, part.tile(tile + i), unpacked, totals + i * between);
     if (add_offsets != nullptr) add_offsets(x, part.tile(tile + i), totals + i * between);  // the tile is in a cache now
   }
 }

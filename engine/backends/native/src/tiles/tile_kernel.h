@@ -27,6 +27,17 @@ using PairKernel = void (*)(const PackedRows& x, const MatrixPart& part, int64_t
 
 PairKernel pair_kernel_of(Format format);  // null where there is none
 
+// Adds the sums of two neighbouring tiles of a part, from `tile` on, and all rows to the totals of each tile, which lie
+// `between` floats from each other (tiles/byte_tiles.cc).
+using TwoTilesKernel = void (*)(const PackedRows& x, const MatrixPart& part, int64_t tile, float* totals, size_t between);
+
+constexpr int kLeastRowsOfTwoTiles = 12;  // of fewer, memory is the bound
+
+TwoTilesKernel two_tiles_kernel_of(Format format);  // null where there is none
+
+// Whether this library multiplies many rows faster with Format::kInt8 than with Format::kBfloat16.
+bool multiplies_bytes_faster();
+
 // Adds the products of a tile with the offsets of the rows' groups.
 using OffsetKernel = void (*)(const PackedRows& x, const std::byte* tile, float* totals);
 

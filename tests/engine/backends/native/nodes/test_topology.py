@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -51,12 +52,13 @@ extern "C" int divide(int num_threads, const int32_t* nodes, int num_cores, int3
 }
 """
 
+SOURCES = "nodes/topology.cc", "nodes/thread_nodes.cc"
 SIBLINGS = {processor: f"{processor % 4},{processor % 4 + 4}" for processor in range(8)}
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return build(HARNESS, tmp_path_factory.mktemp("nodes"), "nodes/topology.cc", "nodes/thread_nodes.cc")
+    return build(HARNESS, tmp_path_factory.mktemp("nodes"), *SOURCES)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +91,18 @@ def test_cores_are_in_the_order_of_their_nodes(
 ) -> None:  # fmt: skip
     folder = write_machine(tmp_path / "system", nodes, siblings)
     assert cores(library, folder, processors) == expected
+
+
+def test_a_library_that_brings_its_own_of_cpp_reads_nodes_too(tmp_path: Path) -> None:
+    """As those of wheels do, beside XLA, which has another one: streams of C++ then read no numbers."""
+    import jax  # noqa: F401
+
+    try:
+        library = build(HARNESS, tmp_path, *SOURCES, flags=("-static-libstdc++", "-static-libgcc"))
+    except subprocess.CalledProcessError:
+        pytest.skip("this system has no static library of C++")
+    folder = write_machine(tmp_path / "system", {0: "0", 1: "1"})
+    assert cores(library, folder, [0, 1]) == [(0, 0, 1), (1, 1, 1)]
 
 
 def test_a_missing_folder_is_one_node(library: ctypes.CDLL, tmp_path: Path) -> None:

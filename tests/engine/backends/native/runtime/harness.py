@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,13 @@ OF_POOL = (
 COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 
 
-def build(text: str, folder: Path, *sources: str) -> ctypes.CDLL:
+def build(text: str, folder: Path, *sources: str, flags: Sequence[str] = ()) -> ctypes.CDLL:
     """A library of a harness and of sources, such as "runtime/pool.cc"; skips the test without a compiler."""
     if COMPILER is None:
         pytest.skip("there is no C++ compiler")
     (folder / "harness.cc").write_text(text)
     path = folder / "harness.so"
     inputs = [str(folder / "harness.cc"), *(str(SOURCES / name) for name in sources)]
-    flags = ["-std=c++17", "-O1", "-fPIC", "-pthread", "-shared", f"-I{SOURCES}"]
-    subprocess.run([COMPILER, *flags, *inputs, "-o", str(path)], check=True, timeout=PATIENCE_S)
+    command = [COMPILER, "-std=c++17", "-O1", "-fPIC", "-pthread", "-shared", f"-I{SOURCES}", *flags, *inputs]
+    subprocess.run([*command, "-o", str(path)], check=True, timeout=PATIENCE_S)
     return ctypes.CDLL(str(path))
