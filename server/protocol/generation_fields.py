@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PrivateAttr, model_validator
 
-from server.protocol.base_models import RequestBody, StrictModel
+from server.protocol.base_models import LenientModel, RequestBody, StrictModel, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.foreign_parameters import AT_MOST, NO_LIMIT, with_own_names
 from server.protocol.json_limits import is_deeper
@@ -19,6 +19,8 @@ MAX_CHOICES = 16  # n and best_of
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters
 MAX_SALT_LENGTH = 256  # characters
+MAX_ADAPTERS = 64  # of lora
+LARGEST_SCALE = 100.0
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"]
 REQUEST_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}$"
 
@@ -210,6 +212,13 @@ def _is_no_limit(value: Any) -> bool:
     return type(value) is int and value == NO_LIMIT
 
 
+class AdapterScale(LenientModel):
+    """An adapter by its number, as GET /lora-adapters lists them, and how much of it."""
+
+    id: Annotated[int, Field(ge=0)]
+    scale: Annotated[float, Field(ge=-LARGEST_SCALE, le=LARGEST_SCALE)]
+
+
 class GenerationFields(RequestBody, SamplingFields, StreamFields):
     """The fields of completions, chat completions, Responses and the WebSocket's messages. null means the default."""
 
@@ -238,6 +247,9 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
     timings_per_token: bool | None = None  # llama.cpp's
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_LENGTH)] | None = None
+    lora: Annotated[list[AdapterScale], Field(fail_fast=True), bounded("lora", MAX_ADAPTERS)] | None = (
+        None  # llama.cpp's
+    )
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # seconds
     user: str | None = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID_PATTERN)] | None = None

@@ -190,11 +190,10 @@ class LlamaCompletionCall(BodyCall):
 
     def __init__(self, body: LlamaCompletionRequest, prompts: Sequence[PromptSource]) -> None:
         self.fields = body
-        adapters = tuple((each.id, each.scale) for each in body.lora or () if each.scale)
         length: dict[str, Any] = {}
         if body.max_tokens is not None and body.max_tokens >= 1:  # at most as many as the context has room for
             length = {"max_tokens": None, "default_max_tokens": body.max_tokens}
-        request = to_request(body, prompts, text_biases=body.text_biases, adapters=adapters, **length)
+        request = to_request(body, prompts, text_biases=body.text_biases, **length)
         if body.post_sampling_probs and body.logprobs is not None:
             request = replace(request, sampling={**request.sampling, "drawn_logprobs": True})
         super().__init__(request, body.request_id, body.ignored, body.stream is True)

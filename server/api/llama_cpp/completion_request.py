@@ -16,8 +16,6 @@ from server.protocol.errors import UnsupportedField
 
 MAX_EXTRA = 256  # files of /infill's input_extra
 MAX_FIELDS = 64  # of response_fields
-MAX_ADAPTERS = 64  # of lora
-LARGEST_SCALE = 100.0
 
 _OTHER_NAMES: Mapping[str, str] = {
     "n_cmpl": "n",
@@ -65,13 +63,6 @@ def to_openai(body: Any) -> Any:
     return fields
 
 
-class AdapterScale(LenientModel):
-    """An adapter by its number, as GET /lora-adapters lists them, and how much of it."""
-
-    id: Annotated[int, Field(ge=0)]
-    scale: Annotated[float, Field(ge=-LARGEST_SCALE, le=LARGEST_SCALE)]
-
-
 def _as_prompts(value: Any) -> list[PromptSource]:
     return as_sources(value, takes_pictures=True)
 
@@ -83,7 +74,6 @@ class LlamaCompletionRequest(CompletionRequest):
     n_predict: int | None = None  # without limit by default; 0 only computes the prompt
     n_probs: int | None = None
     repeat_penalty: float | None = None
-    lora: Annotated[list[AdapterScale], Field(fail_fast=True), bounded("lora", MAX_ADAPTERS)] | None = None
     samplers: Any = None  # their order is the server's
     return_tokens: bool | None = None
     response_fields: Annotated[list[str], Field(fail_fast=True), bounded("response_fields", MAX_FIELDS)] | None = None

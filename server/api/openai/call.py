@@ -125,6 +125,7 @@ def to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_rou
         grammar=grammar,
         priority=body.priority,
         cache_salt=body.cache_salt,
+        adapters=tuple((each.id, each.scale) for each in body.lora or () if each.scale),
         timeout=body.timeout,
         streaming=body.streaming,
         **length,

@@ -88,6 +88,28 @@ async def test_llama_cpps_requests_say_how_much_of_an_adapter(adapted: RunningSe
         assert words in answer["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+        ("/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+        ("/v1/responses", {"input": "a", "store": False}),
+    ],
+)
+async def test_requests_of_other_routes_say_how_much_of_an_adapter_too(
+    adapted: RunningServer, path: str, body: dict[str, Any]
+) -> None:
+    assert (await adapted.post(path, {**body, "lora": [{"id": 0, "scale": -0.5}]}))[0] == 200
+    chosen = adapted.engine.adapters[-1]
+    assert chosen is not None
+    assert (chosen.digest, chosen.scale) == ("review", -0.5)
+    assert (await adapted.post(path, {**body, "lora": []}))[0] == 200
+    assert adapted.engine.adapters[-1] is None
+    status, answer = await adapted.post(path, {**body, "model": "review", "lora": [{"id": 0, "scale": 1}]})
+    assert (status, answer["error"]["param"]) == (400, "lora")
+
+
 async def test_an_adapter_makes_no_embeddings(adapted: RunningServer) -> None:
     status, body = await adapted.post("/v1/embeddings", {"input": "a", "model": "review"})
     assert (status, body["error"]["code"], body["error"]["param"]) == (400, "unsupported_task", "model")

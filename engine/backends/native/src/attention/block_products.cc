@@ -193,7 +193,7 @@ void with_factors(Factors factors, const Body& body) {
     case Factors::kWidenedPairs:
       if constexpr (kWidensInProducts) body(std::integral_constant<Factors, Factors::kWidenedPairs>());
       return;
-    case Factors::kBytePairs:
+    case Factors::kBytes:
     case Factors::kInt16Pairs: return;
   }
 }
@@ -201,14 +201,16 @@ void with_factors(Factors factors, const Body& body) {
 }  // namespace
 
 void multiply_keys(ProductKind kind, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
-                   float* scores) {
+                   const float* addends, float* scores) {
 #if EAGRE_HAS_TILE_REGISTERS
   if (kind.factors == Factors::kPairs) {
     return in_tiles::multiply_keys(kind.head_dim, block, queries, num_rows, num_vectors, scores);
   }
 #endif
   if constexpr (kMultipliesIntegers) {
-    if (is_of_integers(kind.factors)) return in_integers::multiply_keys(kind, block, queries, num_rows, num_vectors, scores);
+    if (is_of_integers(kind.factors)) {
+      return in_integers::multiply_keys(kind, block, queries, num_rows, num_vectors, addends, scores);
+    }
   }
   with_factors(kind.factors, [&](auto factors) {
     multiply_keys_of<factors()>(kind.head_dim, block, queries, num_rows, num_vectors, scores);

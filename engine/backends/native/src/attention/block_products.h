@@ -22,14 +22,15 @@ struct ProductKind {
 };
 
 // scores[r][key] = the product of query row r and a key, of the block's first num_vectors times 16 keys. Of pages of
-// integers whose sums are not of integers, the keys' scales are left to the caller. queries: num_rows times `query_bytes`; scores: [num_rows][kBlockKeys].
+// integers whose sums are not of integers, the keys' scales are left to the caller. queries: num_rows times `query_bytes`;
+// addends: [kBlockKeys], of bytes alone, what is added for each key; scores: [num_rows][kBlockKeys].
 void multiply_keys(ProductKind kind, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
-                   float* scores);
+                   const float* addends, float* scores);
 
 // mix[r] = mix[r] * shrinks[r] + the sum over the first num_keys keys of the row's weight and the key's value; of pages of
 // integers without the values' scales.
-// weights: [num_rows], each row at a distance of kBlockKeys float32, of float32, bfloat16 or integers of 16 bits; those
-// behind num_keys are 0 as far as a pair of keys reaches. steps: of integers alone, what a row's sum is multiplied with
+// weights: [num_rows], each row at a distance of kBlockKeys float32, of float32, bfloat16, integers of 16 bits or bytes;
+// those behind num_keys are 0 as far as a word of keys reaches. steps: of integers alone, what a row's sum is multiplied with
 // before it is added. mix: [num_rows][head_dim].
 void multiply_values(ProductKind kind, const Block& block, const float* weights, int num_rows, int num_keys,
                      const float* shrinks, const float* steps, float* mix);

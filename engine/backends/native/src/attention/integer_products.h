@@ -1,5 +1,4 @@
-// The two products of attention, see block_products.h, of pages of integers with integers of 16 bits (Factors::kBytePairs
-// and kInt16Pairs). Sums are exact, so they are the same in any order. These products have a source of their own, because in
+// The two products of attention, see block_products.h, of pages of integers (Factors::kBytes and kInt16Pairs). Sums are exact, so they are the same in any order. These products have a source of their own, because in
 // a larger one GCC inlines less.
 #pragma once
 
@@ -11,7 +10,7 @@
 namespace eagre::in_integers {
 
 void multiply_keys(ProductKind kind, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
-                   float* scores);
+                   const float* addends, float* scores);
 
 void multiply_values(ProductKind kind, const Block& block, const float* weights, int num_rows, int num_keys,
                      const float* shrinks, const float* steps, float* mix);

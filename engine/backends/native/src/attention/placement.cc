@@ -52,22 +52,50 @@ void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token
   }
 }
 
+// An integer query's scale, or no number where a feature is none, which integers would not show.
+void write_scale(float scale, const float* query, int64_t d, std::byte* to) {
+  const float known = scale + not_finite(query, d);
+  std::memcpy(to, &known, sizeof known);
+}
+
+void write_bytes_of_query(const float* query, int64_t d, std::byte* to) {
+  const float scale = largest_magnitude(query, d) / kInt8Max;
+  const Floats inverse = broadcast(inverse_of(scale));
+  alignas(64) int8_t bytes[kLargestHead];
+  for (int64_t i = 0; i < d; i += kLanes) store_bytes(bytes + i, mul(load(query + i), inverse));
+  int32_t sum = 0;
+  for (int64_t i = 0; i < d; ++i) sum += bytes[i];
+  if constexpr (kByteParts == 1) {
+    std::memcpy(to, bytes, d);
+  } else {  // of each four, the first and the third as integers of 16 bits, and then the second and the fourth
+    int16_t* const parts = reinterpret_cast<int16_t*>(to);
+    for (int64_t i = 0; i < d; i += 4) {
+      parts[i] = bytes[i];
+      parts[i + 1] = bytes[i + 2];
+      parts[i + 2] = bytes[i + 1];
+      parts[i + 3] = bytes[i + 3];
+    }
+  }
+  write_scale(scale, query, d, to + kByteParts * d);
+  const int32_t too_much = -kByteZero * sum;
+  std::memcpy(to + kByteParts * d + sizeof(float), &too_much, sizeof too_much);
+}
+
 // A query as the products of attention take it.
 void write_query(Factors factors, const float* query, int64_t d, std::byte* to) {
   if (factors == Factors::kPairs) {
     for (int64_t i = 0; i < d; i += kLanes) store_bf16(reinterpret_cast<uint16_t*>(to) + i, load(query + i));
-  } else if (!is_of_integers(factors)) {
-    std::memcpy(to, query, d * sizeof(float));
-  } else {  // the scale stands behind the numbers
-    // The sum of d products with bytes must fit an int32: from 513 features on, queries have fewer steps.
-    const float most = std::min(kInt16Max, std::floor(2147483647.0f / (127.0f * static_cast<float>(d))) - 1.0f);
-    const float scale = factors == Factors::kInt16Pairs ? int16_step(query, d) : largest_magnitude(query, d) / most;
+  } else if (factors == Factors::kBytes) {
+    write_bytes_of_query(query, d, to);
+  } else if (factors == Factors::kInt16Pairs) {
+    const float scale = int16_step(query, d);
     const Floats inverse = broadcast(inverse_of(scale));
     for (int64_t i = 0; i < d; i += kLanes) {
       store_16_bits(reinterpret_cast<int16_t*>(to) + i, mul(load(query + i), inverse));
     }
-    const float known = scale + not_finite(query, d);
-    std::memcpy(to + d * sizeof(int16_t), &known, sizeof known);
+    write_scale(scale, query, d, to + d * sizeof(int16_t));
+  } else {
+    std::memcpy(to, query, d * sizeof(float));
   }
 }
 
@@ -90,7 +118,7 @@ void write_vector(const Pages& p, int part, int64_t vector, const float* x) {
   if (has_scales(p)) {  // symmetric, one scale for each token and head
     const bool has_bytes = p.type == PageType::kInt8;
     const float scale = has_bytes ? largest_magnitude(x, p.head_dim) / kInt8Max : int16_step(x, p.head_dim);
-    const Floats inverse = broadcast(inverse_of(scale));
+    const Floats inverse = broadcast(has_bytes && scale < kLeastByteScale ? 0.0f : inverse_of(scale));
     for (int64_t i = 0; i < p.head_dim; i += kLanes) store(scaled + i, mul(load(x + i), inverse));
     p.scales[vector] = scale + not_finite(x, p.head_dim);
     x = scaled;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kByteSteps = 255.0f, kLog2OfByteSteps = 7.99435344f;  // of a weight
 
 #ifndef EAGRE_HAS_COARSE_EXP2
 Floats coarse_exp2(Floats x) { return exp2(x); }
@@ -41,9 +42,10 @@ Floats with_biases(Floats score, const PlaceBiases& biases, int row, float first
   return fma(abs(sub(broadcast(biases.positions[row]), keys)), sub(zeros(), slope), score);
 }
 
-// Scales and caps the scores of a row, adds its biases and hides what it does not see. The largest one is in one of 16 lanes.
-Floats finish_scores(const float* key_scales, float softcap, const PlaceBiases& biases, const Sight& sight, int row,
-                     int num_vectors, float* scores) {
+// Scales and caps the scores of a row, adds its biases and `addends`, and hides what it does not see. The largest one is in
+// one of 16 lanes.
+Floats finish_scores(const float* key_scales, float softcap, const PlaceBiases& biases, const float* addends,
+                     const Sight& sight, int row, int num_vectors, float* scores) {
   const int hidden = sight.hidden[row], visible = sight.visible[row];
   Floats most = broadcast(kMinusInfinity);
   for (int v = 0; v < num_vectors; ++v) {
@@ -51,6 +53,7 @@ Floats finish_scores(const float* key_scales, float softcap, const PlaceBiases& 
     if (key_scales != nullptr) score = mul(score, load(key_scales + v * kLanes));
     if (softcap > 0.0f) score = mul(broadcast(softcap), tanh(div(score, broadcast(softcap))));
     if (biases.slopes != nullptr) score = with_biases(score, biases, row, biases.first_key + static_cast<float>(v * kLanes));
+    if (addends != nullptr) score = add(score, load(addends + v * kLanes));
     const int end = std::clamp(visible - v * kLanes, 0, kLanes), begin = std::clamp(hidden - v * kLanes, 0, kLanes);
     if (end < kLanes) score = first_lanes(score, end, broadcast(kMinusInfinity));
     if (begin > 0) score = first_lanes(broadcast(kMinusInfinity), begin, score);
@@ -111,12 +114,11 @@ void weigh(const float* value_scales, const float* shifts, const float* shrinks,
   }
 }
 
-// The same for values that are integers: makes integers of 16 bits of weights times the scales of their values, and of each
-// row the step that they are counted in, so that the largest of its products in this block needs all of the bits. Neither a
-// key of far more weight elsewhere nor one of this block whose values are next to nothing takes bits away from the others.
-// Where values have 16 bits as well, it is the sum of the products that needs all of the bits: so the sum of what they are
-// multiplied with fits an int32.
-template <bool kBySum, class Count>
+// The same for values that are integers of 16 bits: makes such integers of weights times the scales of their values, and of
+// each row the step that they are counted in, so that their sum needs all of the bits: what they are multiplied with has all
+// bits as well. Neither a key of far more weight elsewhere nor one of this block whose values are next to nothing takes bits
+// away from the others.
+template <class Count>
 void weigh_in_steps(const float* value_scales, const Sight& sight, const float* shifts, const float* shrinks, int num_rows,
                     Count num_vectors, float* scores, float* totals, float* steps) {
   alignas(64) float seen[kBlockKeys], per_product[kLanes];
@@ -125,7 +127,7 @@ void weigh_in_steps(const float* value_scales, const Sight& sight, const float* 
   for (int first = 0; first < num_rows; first += kLanes) {
     const int count = std::min(kLanes, num_rows - first);
     alignas(64) float not_known[kLanes] = {};
-    Floats products[kLanes];  // of each row their sums or the largest ones
+    Floats products[kLanes];  // of each row their sums
     for (int i = count; i < kLanes; ++i) products[i] = zeros();
     for (int i = 0; i < count; ++i) {
       const int r = first + i;
@@ -147,12 +149,12 @@ void weigh_in_steps(const float* value_scales, const Sight& sight, const float* 
         const Floats product = mul(weight, load(scales + v * kLanes));
         store(row + v * kLanes, product);
         total = add(total, weight);
-        all = kBySum ? add(all, product) : max(all, product);
+        all = add(all, product);
       }
       products[i] = all;
       store(totals + r * kLanes, add(mul(load(totals + r * kLanes), broadcast(shrinks[r])), total));
     }
-    const Floats of_each = kBySum ? sum_of_each(products) : largest_of_each(products);
+    const Floats of_each = sum_of_each(products);
     store(per_product, mul(inverses_of(of_each), broadcast(kInt16Max)));
     store(steps + first, fma(of_each, broadcast(1.0f / kInt16Max), load(not_known)));
     for (int i = 0; i < count; ++i) {
@@ -165,21 +167,46 @@ void weigh_in_steps(const float* value_scales, const Sight& sight, const float* 
   }
 }
 
+#if EAGRE_MULTIPLIES_INTEGERS
+// The same for values that are int8, of scores that have the powers of two added that the values' scales are: makes bytes of
+// weights times these scales, in `steps` of a 255th of what the row has most of in this block.
+// shifts: the largest scores of the block less the power of two that 255 is.
+template <class Count>
+void weigh_in_bytes(const float* inverses, const float* shifts, const float* shrinks, const float* steps, int num_rows,
+                    Count num_vectors, float* scores, float* totals) {
+  for (int r = 0; r < num_rows; ++r, scores += kBlockKeys, totals += kLanes) {
+    const Floats shift = broadcast(shifts[r]);
+    Floats total = zeros(), parts[kKeyVectors] = {zeros(), zeros(), zeros(), zeros()};
+    EAGRE_UNROLL(4)
+    for (int v = 0; v < num_vectors; ++v) {
+      parts[v] = coarse_exp2(sub(load(scores + v * kLanes), shift));
+      total = fma(parts[v], load(inverses + v * kLanes), total);
+    }
+    store_byte_factors(reinterpret_cast<std::byte*>(scores), parts);
+    store(totals, fma(total, broadcast(steps[r]), mul(load(totals), broadcast(shrinks[r]))));
+  }
+}
+#endif
+
 }  // namespace
 
 void attend_rows(const Pages& pages, const HeadQueries* heads, int num_heads, float softcap, int rows_per_head,
                  const Sight& sight, const PlaceBiases& biases, State state) {
   const ProductKind kind{factors_of(pages), static_cast<int>(pages.head_dim)};
   const bool is_scaled = has_scales(pages);
-  const bool is_plain = sight.is_whole && softcap == 0.0f && biases.slopes == nullptr && sight.picked == nullptr;
-  const bool is_integer = is_of_integers(kind.factors);
+  const bool is_linear = softcap == 0.0f && biases.slopes == nullptr;
+  const bool is_plain = is_linear && sight.is_whole && sight.picked == nullptr;
+  const bool is_integer = is_of_integers(kind.factors), is_bytes = kind.factors == Factors::kBytes;
   const bool scales_scores = is_scaled && !is_integer;
   const int num_rows = num_heads * rows_per_head, num_vectors = (sight.num_keys + kLanes - 1) / kLanes;
   alignas(64) float scores[kRowsAtOnce * kBlockKeys], shifts[kRowsAtOnce], shrinks[kRowsAtOnce];
   alignas(64) float steps[kRowsAtOnce + kLanes];  // of integers alone; sixteen are written at once
+  alignas(64) static constexpr float kNothing[kBlockKeys] = {};
+  // Logarithms of values' scales are added to the scores as they are scaled, which takes no time, or else at the end.
   for (int head = 0; head < num_heads; ++head) {
-    float* const to = scores + head * rows_per_head * kBlockKeys;
-    multiply_keys(kind, *heads[head].block, heads[head].queries, rows_per_head, num_vectors, to);
+    const Block& block = *heads[head].block;
+    multiply_keys(kind, block, heads[head].queries, rows_per_head, num_vectors, is_linear ? block.value_logs : kNothing,
+                  scores + head * rows_per_head * kBlockKeys);
   }
   const bool is_bare = is_plain && !scales_scores && num_vectors == kKeyVectors;  // as nearly all of a prompt's are
   for (int first = 0; first < num_rows; first += kLanes) {
@@ -199,27 +226,36 @@ void attend_rows(const Pages& pages, const HeadQueries* heads, int num_heads, fl
       for (int i = 0; i < count; ++i) {
         const int r = first + i;
         float* const row = rows + i * kBlockKeys;
-        const float* const key_scales = scales_scores ? heads[r / rows_per_head].block->key_scales : nullptr;
+        const Block& block = *heads[r / rows_per_head].block;
+        const float* const key_scales = scales_scores ? block.key_scales : nullptr;
+        const float* const addends = is_bytes && !is_linear ? block.value_logs : nullptr;
         most[i] = is_plain && scales_scores ? scale_scores(key_scales, num_vectors, row)
                   : is_plain ? most_of(num_vectors, row)
-                  : finish_scores(key_scales, softcap * kLog2E, biases, sight, r, num_vectors, row);
+                  : finish_scores(key_scales, softcap * kLog2E, biases, addends, sight, r, num_vectors, row);
       }
     }
     for (int i = count; i < kLanes; ++i) most[i] = broadcast(kMinusInfinity);
-    const Floats before = load(state.best + first), best = max(largest_of_each(most), before), shift = finite(best);
+    const Floats before = load(state.best + first), of_block = largest_of_each(most), best = max(of_block, before);
+    const Floats shift = finite(best);
     store(state.best + first, best);
-    store(shifts + first, shift);
     store(shrinks + first, exp2(sub(before, shift)));
+    store(shifts + first, is_bytes ? sub(finite(of_block), broadcast(kLog2OfByteSteps)) : shift);
+    if (is_bytes) store(steps + first, mul(exp2(sub(of_block, shift)), broadcast(1.0f / kByteSteps)));
   }
   const auto weigh_all = [&](int head, auto count) {
     const int first = head * rows_per_head;
-    const float* const value_scales = is_scaled ? heads[head].block->value_scales : nullptr;
+    const Block& block = *heads[head].block;
+    const float* const value_scales = is_scaled ? block.value_scales : nullptr;
     float *const own = scores + first * kBlockKeys, *const totals = state.total + first * kLanes;
+#if EAGRE_MULTIPLIES_INTEGERS
+    if (is_bytes) {
+      return weigh_in_bytes(block.value_inverses, shifts + first, shrinks + first, steps + first, rows_per_head, count, own,
+                            totals);
+    }
+#endif
     if (is_integer) {
-      const auto weigh_rows = kind.factors == Factors::kBytePairs ? weigh_in_steps<false, decltype(count)>
-                                                                  : weigh_in_steps<true, decltype(count)>;
       const Sight seen{sight.num_keys, sight.hidden + first, sight.visible + first, sight.is_whole, sight.picked};
-      return weigh_rows(value_scales, seen, shifts + first, shrinks + first, rows_per_head, count, own, totals, steps + first);
+      return weigh_in_steps(value_scales, seen, shifts + first, shrinks + first, rows_per_head, count, own, totals, steps + first);
     }
     const auto weigh_rows = kind.factors == Factors::kPairs ? weigh<false, decltype(count)> : weigh<true, decltype(count)>;
     weigh_rows(value_scales, shifts + first, shrinks + first, rows_per_head, count, own, totals);

@@ -68,22 +68,38 @@ inline Floats coarse_power(Floats x) {
 using PairLanes = __m512i;
 constexpr int kPairLanes = 16;
 inline PairLanes no_sums() { return _mm512_setzero_si512(); }
-// Pairs of int8 as pairs of 16 bits, and such pairs as they are.
-inline PairLanes load_pairs(const uint16_t* p) {
-  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
+inline PairLanes broadcast_sum(int32_t x) { return broadcast_int(x); }
 inline PairLanes load_pairs(const uint32_t* p) { return load_words(p); }
 inline PairLanes broadcast_pair(const std::byte* p) {
   return _mm512_set1_epi32(*static_cast<const Word*>(static_cast<const void*>(p)));
 }
 // Two products a lane, added to a sum.
 inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) { return _mm512_dpwssd_epi32(sum, a, b); }
+// Four products of bytes a lane, added to a sum: of bytes without a sign and int8.
+constexpr int kByteParts = 1;
+template <int>
+inline PairLanes load_bytes_without_sign(const uint32_t* p) { return load_words(p); }
+template <int>
+inline PairLanes load_bytes_with_sign(const uint32_t* p) { return load_words(p); }
+inline PairLanes add_byte_products(PairLanes sum, PairLanes without_sign, PairLanes with_sign) {
+  return _mm512_dpbusd_epi32(sum, without_sign, with_sign);
+}
+// Rounds 64 numbers from 0 to 255 and stores them as factors of such products.
+inline void store_byte_factors(std::byte* p, const Floats (&x)[4]) {
+  const auto both = [](Floats a, Floats b) { return _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b)); };
+  const __m512i mixed = _mm512_packus_epi16(both(x[0], x[1]), both(x[2], x[3]));  // within 128 bits
+  _mm512_storeu_si512(p, _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), mixed));
+}
 // On AVX2 this keeps a sum in its register. Here one instruction multiplies and adds, and GCC would put the sums into memory
 // for it.
 inline void settle(PairLanes&) {}
 // Sums times `scale`, and each times a scale of its own.
 inline void store_scaled(PairLanes sums, float scale, const float* scales, float* to) {
   store(to, mul(mul(to_floats(sums), broadcast(scale)), load(scales)));
+}
+// The same, with something added to each.
+inline void store_scaled(PairLanes sums, float scale, const float* scales, const float* addends, float* to) {
+  store(to, fma(mul(to_floats(sums), broadcast(scale)), load(scales), load(addends)));
 }
 // What is there is multiplied with `shrink`, and the sums times `scale` are added.
 inline void shrink_and_add(PairLanes sums, float scale, float shrink, float* to) {
@@ -100,7 +116,7 @@ inline Floats second_halves(Words pairs) {
   return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
-// 2^x for x <= 0, to 3 parts in a million, which is enough where bfloat16 or an integer of 16 bits is made of it; 1 for 0,
+// 2^x for x <= 8, to 3 parts in a million, which is enough where bfloat16 or an integer of 16 bits is made of it; 1 for 0,
 // 0 for -infinity, NaN for NaN.
 #define EAGRE_HAS_COARSE_EXP2
 inline Floats coarse_exp2(Floats x) {
@@ -137,9 +153,7 @@ inline Floats coarse_exp2(Floats x) {
 using PairLanes = __m256i;
 constexpr int kPairLanes = 8;
 inline PairLanes no_sums() { return _mm256_setzero_si256(); }
-inline PairLanes load_pairs(const uint16_t* p) {
-  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
+inline PairLanes broadcast_sum(int32_t x) { return broadcast_half_int(x); }
 inline PairLanes load_pairs(const uint32_t* p) { return load_half_words(p); }
 inline PairLanes broadcast_pair(const std::byte* p) { return broadcast_half_word(p); }
 inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) {
@@ -149,10 +163,55 @@ inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) {
   return add_half_ints(sum, _mm256_madd_epi16(a, b));
 #endif
 }
+#ifdef __AVXVNNI__
+constexpr int kByteParts = 1;
+template <int>
+inline PairLanes load_bytes_without_sign(const uint32_t* p) { return load_half_words(p); }
+template <int>
+inline PairLanes load_bytes_with_sign(const uint32_t* p) { return load_half_words(p); }
+inline PairLanes add_byte_products(PairLanes sum, PairLanes without_sign, PairLanes with_sign) {
+  return _mm256_dpbusd_avx_epi32(sum, without_sign, with_sign);
+}
+inline void store_byte_factors(std::byte* p, const Floats (&x)[4]) {
+  const auto narrowed = [](Floats a) { return _mm256_packs_epi32(_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)); };
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // of what is mixed within 128 bits
+  for (int i = 0; i < 4; i += 2) {
+    const __m256i mixed = _mm256_packus_epi16(narrowed(x[i]), narrowed(x[i + 1]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 16 * i), _mm256_permutevar8x32_epi32(mixed, order));
+  }
+}
+#else
+// The sum of two products of bytes would not fit 16 bits. So a word of four bytes is multiplied in two parts, as numbers of
+// 16 bits: those in even places and those in odd ones.
+constexpr int kByteParts = 2;
+template <int kPart>
+inline PairLanes load_bytes_without_sign(const uint32_t* p) {
+  const __m256i words = load_half_words(p);
+  return kPart == 0 ? _mm256_and_si256(words, _mm256_set1_epi16(0xff)) : _mm256_srli_epi16(words, 8);
+}
+template <int kPart>
+inline PairLanes load_bytes_with_sign(const uint32_t* p) {
+  const __m256i words = load_half_words(p);
+  return _mm256_srai_epi16(kPart == 0 ? _mm256_slli_epi16(words, 8) : words, 8);
+}
+inline PairLanes add_byte_products(PairLanes sum, PairLanes a, PairLanes b) { return add_products(sum, a, b); }
+inline void store_byte_factors(std::byte* p, const Floats (&x)[4]) {
+  constexpr int kSwap = 0b11'01'10'00;
+  for (int i = 0; i < 4; ++i) {
+    const __m256i mixed = _mm256_packs_epi32(_mm256_cvtps_epi32(x[i].low), _mm256_cvtps_epi32(x[i].high));
+    // Of each four, the first and the third stand together, and then the second and the fourth.
+    const __m256i in_parts = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(mixed, kSwap), kSwap);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32 * i), _mm256_permute4x64_epi64(in_parts, kSwap));
+  }
+}
+#endif
 // A sum stands in its register here: GCC would add up in another order, for which it has too few registers.
 inline void settle(PairLanes& sum) { asm volatile("" : "+x"(sum)); }
 inline void store_scaled(PairLanes sums, float scale, const float* scales, float* to) {
   store_half(to, _mm256_mul_ps(_mm256_mul_ps(to_half_floats(sums), broadcast_half(scale)), load_half(scales)));
+}
+inline void store_scaled(PairLanes sums, float scale, const float* scales, const float* addends, float* to) {
+  store_half(to, fma_half(_mm256_mul_ps(to_half_floats(sums), broadcast_half(scale)), load_half(scales), load_half(addends)));
 }
 inline void shrink_and_add(PairLanes sums, float scale, float shrink, float* to) {
   store_half(to, fma_half(to_half_floats(sums), broadcast_half(scale), mul_half(load_half(to), shrink)));
@@ -164,6 +223,7 @@ inline void store_16_bits(int16_t* p, Floats x) {
 
 #elif defined(__ARM_NEON) && defined(__aarch64__)
 
+constexpr int kByteParts = 1;
 inline Floats first_halves(const Words& pairs) {
   return parts<Floats>([&](int i) { return vreinterpretq_f32_u32(vshlq_n_u32(pairs.part[i], 16)); });
 }
@@ -185,10 +245,7 @@ inline Floats second_halves(const Words& pairs) {
 using PairLanes = Ints;
 constexpr int kPairLanes = 16;
 inline PairLanes no_sums() { return broadcast_int(0); }
-inline PairLanes load_pairs(const uint16_t* p) {
-  const auto wide = [](int byte) { return static_cast<uint32_t>(static_cast<int8_t>(byte & 255)) & 0xffffu; };
-  return lanes<PairLanes>([&](int i) { return same_bits<int32_t>(wide(p[i]) | wide(p[i] >> 8) << 16); });
-}
+inline PairLanes broadcast_sum(int32_t x) { return broadcast_int(x); }
 inline PairLanes load_pairs(const uint32_t* p) {
   return lanes<PairLanes>([&](int i) { return same_bits<int32_t>(p[i]); });
 }
@@ -204,9 +261,33 @@ inline PairLanes broadcast_pair(const std::byte* p) {
     return sum.lane[i] + first(a.lane[i]) * first(b.lane[i]) + second(a.lane[i]) * second(b.lane[i]);
   });
 }
+constexpr int kByteParts = 1;
+template <int>
+inline PairLanes load_bytes_without_sign(const uint32_t* p) { return load_pairs(p); }
+template <int>
+inline PairLanes load_bytes_with_sign(const uint32_t* p) { return load_pairs(p); }
+[[gnu::noinline]] inline PairLanes add_byte_products(const PairLanes& sum, const PairLanes& without_sign,
+                                                     const PairLanes& with_sign) {
+  return lanes<PairLanes>([&](int i) {
+    int32_t all = sum.lane[i];
+    for (int at = 0; at < 32; at += 8) {
+      all += (without_sign.lane[i] >> at & 255) * static_cast<int8_t>(with_sign.lane[i] >> at & 255);
+    }
+    return all;
+  });
+}
+inline void store_byte_factors(std::byte* p, const Floats (&x)[4]) {
+  for (int v = 0; v < 4; ++v) {
+    const Ints whole = to_nearest_ints(x[v]);
+    for (int i = 0; i < 16; ++i) p[16 * v + i] = static_cast<std::byte>(whole.lane[i]);
+  }
+}
 inline void settle(PairLanes&) {}
 inline void store_scaled(const PairLanes& sums, float scale, const float* scales, float* to) {
   store(to, mul(mul(to_floats(sums), broadcast(scale)), load(scales)));
+}
+inline void store_scaled(const PairLanes& sums, float scale, const float* scales, const float* addends, float* to) {
+  store(to, fma(mul(to_floats(sums), broadcast(scale)), load(scales), load(addends)));
 }
 inline void shrink_and_add(const PairLanes& sums, float scale, float shrink, float* to) {
   store(to, fma(to_floats(sums), broadcast(scale), mul(load(to), broadcast(shrink))));

@@ -118,7 +118,7 @@ inline Floats round_to_integer(Floats x) {  // to nearest even
   constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(x.low, kNearest), _mm256_round_ps(x.high, kNearest)};
 }
-// x * 2^n for a whole n of -150 to 0: in two steps, of which only the second can leave the normal numbers.
+// x * 2^n for a whole n of -150 to 8: in two steps, of which only the second can leave the normal numbers.
 inline Floats times_power_of_two(Floats x, Floats n) {
   const auto half = [](__m256 y, __m256 exponent) {
     const __m256i whole = _mm256_cvtps_epi32(exponent), first = _mm256_srai_epi32(whole, 1);

@@ -66,7 +66,7 @@ inline void store_bytes(int8_t* p, Floats x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }
 
-// x * 2^n for a whole n of -150 to 0.
+// x * 2^n for a whole n of -150 to 8.
 inline Floats times_power_of_two(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }
 inline Floats round_to_integer(Floats x) { return _mm512_roundscale_ps(x, 0); }
 

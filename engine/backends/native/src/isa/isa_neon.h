@@ -149,7 +149,7 @@ inline void store_bytes(int8_t* p, const Floats& x) {
 inline Floats round_to_integer(const Floats& x) {  // to nearest even
   return parts<Floats>([&](int i) { return vrndnq_f32(x.part[i]); });
 }
-// x * 2^n for a whole n of -150 to 0: in two steps, of which only the second can leave the normal numbers.
+// x * 2^n for a whole n of -150 to 8: in two steps, of which only the second can leave the normal numbers.
 inline Floats times_power_of_two(const Floats& x, const Floats& n) {
   const auto power = [](int32x4_t e) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(e, vdupq_n_s32(127)), 23)); };
   return parts<Floats>([&](int i) {

@@ -165,7 +165,7 @@ inline void store_bytes(int8_t* p, const Floats& x) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(rounded.lane[i]);
 }
 
-// x * 2^n for a whole n of -150 to 0: in two steps, of which only the second can leave the normal numbers.
+// x * 2^n for a whole n of -150 to 8: in two steps, of which only the second can leave the normal numbers.
 inline Floats times_power_of_two(const Floats& x, const Floats& n) {
   const Ints whole = to_nearest_ints(n);
   const auto power = [](int32_t e) { return same_bits<float>((static_cast<uint32_t>(e) + 127u) << 23); };

@@ -42,30 +42,28 @@ void widen_to_halves(const uint8_t* from, int64_t d, uint16_t* to) {
   for (int64_t i = 0; i < d; i += kLanes) store_bf16(to + i, load_bytes(reinterpret_cast<const int8_t*>(from) + i));
 }
 
-// The block's keys and values of int8, in pairs, from where each token's are.
-void gather_byte_pairs(const uint8_t* const* keys, const uint8_t* const* values, const Pages& pages, int count, Ahead ahead,
-                       Block& block) {
-  const int64_t d = pages.head_dim, half_pairs = kHalfKeys * d / 2;
-  uint16_t* const own_keys = reinterpret_cast<uint16_t*>(block.memory);
-  uint16_t* const own_values = own_keys + 2 * half_pairs;
+// The block's keys and values of int8, four to a word, from where each token's are.
+void gather_bytes(const uint8_t* const* keys, const uint8_t* const* values, const Pages& pages, int count, Ahead ahead,
+                  Block& block) {
+  const int64_t d = pages.head_dim, half_words = kHalfKeys * d / 4;
+  uint32_t* const own_values = block.memory + 2 * half_words;
   for (int half = 0; half < 2; ++half) {
-    block.keys[half] = own_keys + half * half_pairs;
-    block.values[half] = own_values + half * half_pairs;
-    for (int first = 0; first < kHalfKeys; first += kLanes) {  // words of two pairs
-      uint8_t* const to = reinterpret_cast<uint8_t*>(block.staged + first);
+    uint32_t* const own_keys = block.memory + half * half_words;
+    block.keys[half] = own_keys;
+    block.values[half] = own_values + half * half_words;
+    for (int first = 0; first < kHalfKeys; first += kLanes) {
+      uint8_t* const to = reinterpret_cast<uint8_t*>(own_keys + first);
       transpose_words(keys + half * kHalfKeys + first, static_cast<int>(d / 16), to, kHalfKeys * 4);
       prefetch_some(ahead, pages, d, kLanes);
     }
-    uint16_t* pairs = own_keys + half * half_pairs;
-    for (int64_t word = 0; word < d / 4; ++word, pairs += 2 * kHalfKeys) {
-      const uint32_t* const both = block.staged + word * kHalfKeys;
-      for (int i = 0; i < kHalfKeys; ++i) pairs[i] = static_cast<uint16_t>(both[i]);
-      for (int i = 0; i < kHalfKeys; ++i) pairs[kHalfKeys + i] = static_cast<uint16_t>(both[i] >> 16);
-    }
+    for (int64_t i = 0; i < half_words; ++i) own_keys[i] ^= 0x01010101u * kByteZero;
   }
-  for (int i = 0; i < (count + 1) / 2; ++i) {
-    const uint8_t *const first = values[2 * i], *const second = values[2 * i + 1];
-    for (int64_t j = 0; j < d; ++j) own_values[i * d + j] = static_cast<uint16_t>(first[j] | second[j] << 8);
+  for (int i = 0; i < (count + 3) / 4; ++i) {
+    const uint8_t* const* const four = values + 4 * i;
+    for (int64_t j = 0; j < d; ++j) {
+      const auto at = [&](int token) { return uint32_t{four[token][j]} << 8 * token; };
+      own_values[i * d + j] = at(0) | at(1) | at(2) | at(3);
+    }
   }
 }
 
@@ -85,7 +83,7 @@ bool has_fast_bf16_dot() {
 Factors factors_of(const Pages& pages) {
   if (pages.type == PageType::kFloat32) return Factors::kFloats;
   if (pages.type == PageType::kInt16) return kMultipliesIntegers ? Factors::kInt16Pairs : Factors::kFloats;
-  if (pages.type == PageType::kInt8 && kMultipliesIntegers && !EAGRE_HAS_TILE_REGISTERS) return Factors::kBytePairs;
+  if (pages.type == PageType::kInt8 && kMultipliesIntegers && !EAGRE_HAS_TILE_REGISTERS) return Factors::kBytes;
   if (has_fast_bf16_dot()) return Factors::kPairs;
   return kWidensInProducts ? Factors::kWidenedPairs : Factors::kFloats;
 }
@@ -103,13 +101,14 @@ PageType fastest_type() {
 int tokens_multiplied(const Pages& pages, int count) {
   const Factors factors = factors_of(pages);
   if (EAGRE_HAS_TILE_REGISTERS && factors == Factors::kPairs) return count > 0 ? kHalfKeys : 0;
-  return factors == Factors::kFloats ? count : (count + 1) / 2 * 2;
+  const int together = factors == Factors::kFloats ? 1 : factors == Factors::kBytes ? 4 : 2;  // in a word
+  return (count + together - 1) / together * together;
 }
 
 int64_t vector_words(const Pages& pages) {
   switch (factors_of(pages)) {
     case Factors::kFloats: return pages.head_dim;
-    case Factors::kBytePairs: return pages.head_dim / 4;
+    case Factors::kBytes: return pages.head_dim / 4;
     default: return pages.head_dim / 2;
   }
 }
@@ -117,8 +116,8 @@ int64_t vector_words(const Pages& pages) {
 int64_t query_bytes(const Pages& pages) {
   switch (factors_of(pages)) {
     case Factors::kPairs: return pages.head_dim * 2;
-    case Factors::kBytePairs:
-    case Factors::kInt16Pairs: return bytes_of_integer_query(pages.head_dim);
+    case Factors::kBytes: return bytes_of_byte_query(pages.head_dim);
+    case Factors::kInt16Pairs: return bytes_of_int16_query(pages.head_dim);
     default: return pages.head_dim * 4;
   }
 }
@@ -141,8 +140,10 @@ Block block_at(uint32_t* memory, const Pages& pages, int64_t num_beside, bool wa
   return block;
 }
 
-void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
-  if (is_packed(pages)) return gather_packed(walk, pages, head, num_hidden, count, ahead, block);
+namespace {
+
+// Of pages that are not packed.
+void gather_rows(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
   const int64_t d = pages.head_dim, words = vector_words(pages);
   const Factors factors = factors_of(pages);
   const bool is_float = factors == Factors::kFloats, is_scaled = has_scales(pages);
@@ -176,7 +177,7 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
     std::fill(block.key_scales + count, block.key_scales + kBlockKeys, 0.0f);
     std::fill(block.value_scales + count, block.value_scales + kBlockKeys, 0.0f);
   }
-  if (factors == Factors::kBytePairs) return gather_byte_pairs(keys, values, pages, count, ahead, block);
+  if (factors == Factors::kBytes) return gather_bytes(keys, values, pages, count, ahead, block);
   const auto widened = [&](const uint8_t* from, int i) {
     uint32_t* wide = block.staged + i * words;
     if (is_float) {
@@ -224,6 +225,44 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
     const uint16_t* b = reinterpret_cast<const uint16_t*>(values[2 * i + 1]);
     for (int64_t j = 0; j < d; j += kLanes) interleave_bf16(a + j, b + j, own_values + i * d + j);
   }
+}
+
+template <class To, class From>
+inline To same_bits_of(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// Which powers of two the scales of values are. Those below kLeastByteScale, whose bytes are all 0, count as this, so that
+// there are inverses. (Compilers make vectors of this loop, because it has no conditions.)
+void take_logs(Block& block) {
+  constexpr int32_t kMost = 0x7f7fffff;  // the bits of the largest number
+  constexpr int32_t kRootOfHalf = 0x3f3504f3, kNoNumber = 0x7fc00000;
+  const int32_t least = same_bits_of<int32_t>(kLeastByteScale);
+  for (int i = 0; i < kBlockKeys; ++i) {
+    const int32_t above = (same_bits_of<int32_t>(block.value_scales[i]) & 0x7fffffff) - least;
+    const int32_t bits = least + (above & ~(above >> 31));
+    const int32_t exponent = (bits - kRootOfHalf) >> 23, is_none = (kMost - bits) >> 31;
+    // Of 1 + x between the roots of 1/2 and 2, by a polynomial whose largest error, 1.5e-5, is as small as possible.
+    const float x = same_bits_of<float>(bits - exponent * (1 << 23)) - 1.0f;
+    const float y = ((0.252660248f * x - 0.394575368f) * x + 0.486686155f) * x - 0.720241803f;
+    const float log = static_cast<float>(exponent) + (y * x + 1.44257801f) * x;
+    block.value_logs[i] = same_bits_of<float>(same_bits_of<int32_t>(log) | (is_none & kNoNumber));
+    block.value_inverses[i] = same_bits_of<float>(same_bits_of<int32_t>(1.0f / same_bits_of<float>(bits)) & ~is_none);
+  }
+}
+
+}  // namespace
+
+void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
+  if (is_packed(pages)) {
+    gather_packed(walk, pages, head, num_hidden, count, ahead, block);
+  } else {
+    gather_rows(walk, pages, head, num_hidden, count, ahead, block);
+  }
+  if (factors_of(pages) == Factors::kBytes) take_logs(block);
 }
 
 }  // namespace eagre

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "isa/attention_isa.h"
 #include "pages/pages.h"
 #include "runtime/prefetch.h"
 
@@ -19,13 +20,12 @@ enum class Factors {
   kPairs,         // pairs of bfloat16, where the pages are of 16 bits and the processor is faster at that: AMD's do as many
                   // pairs in a cycle as float32, Intel's a quarter as many; in a matrix unit also of pages of 8 bits
   kWidenedPairs,  // queries and weights of float32 and pairs of bfloat16, which become float32 as they are loaded
-  kBytePairs,     // queries and weights that are integers of 16 bits, and pairs of int8, which become such integers as they
-                  // are loaded: of pages of int8
+  kBytes,         // queries of int8, weights of bytes without a sign, and words of four bytes: of pages of int8
   kInt16Pairs,    // queries, weights and pairs that are integers of 16 bits: of pages of int16
 };
 
 // Whether sums are of integers, and exact.
-inline bool is_of_integers(Factors factors) { return factors == Factors::kBytePairs || factors == Factors::kInt16Pairs; }
+inline bool is_of_integers(Factors factors) { return factors == Factors::kBytes || factors == Factors::kInt16Pairs; }
 
 Factors factors_of(const Pages& pages);
 
@@ -35,22 +35,26 @@ bool is_multiplied_as_stored(const Pages& pages);
 // The type of pages of 16 bits that these kernels multiply fastest.
 PageType fastest_type();
 
-// Bytes of a query: its features as float32 or bfloat16, or as integers of 16 bits with their scale, a float32, behind them.
+// Bytes of a query: its features as float32 or bfloat16, or as integers with their scale, a float32, behind them. Behind the
+// scale of int8 is an int32, what their products with bytes whose zero is kByteZero are too much by, negated.
 int64_t query_bytes(const Pages& pages);
 
-inline int64_t bytes_of_integer_query(int64_t head_dim) {
-  return head_dim * static_cast<int64_t>(sizeof(int16_t)) + static_cast<int64_t>(sizeof(float));
-}
+inline int64_t bytes_of_int16_query(int64_t head_dim) { return head_dim * 2 + 4; }
+inline int64_t bytes_of_byte_query(int64_t head_dim) { return head_dim * kByteParts + 8; }
 
-// A block of keys and values, laid out for the vector unit, in two halves. A word holds a float32 or
-// two numbers of 16 bits; of kBytePairs it has 16 bits and holds two int8.
+constexpr int kByteZero = 128;  // of keys that are bytes without a sign
+
+// A block of keys and values, laid out for the vector unit, in two halves. A word holds a float32, two numbers of 16 bits
+// or four bytes, which of keys have no sign, and their zero is kByteZero.
 struct Block {
-  const void* keys[2];    // [head_dim in words][kHalfKeys]
-  const void* values[2];  // float32: [kHalfKeys][head_dim]; else [kHalfKeys / 2][head_dim] pairs of keys
+  const uint32_t* keys[2];    // [head_dim in words][kHalfKeys]
+  const uint32_t* values[2];  // [kHalfKeys in words][head_dim]
   uint32_t* memory;  // room for both halves' keys, then for their values
   uint32_t* staged;  // as much as both halves' keys, for what is stored in another type or order
   float key_scales[kBlockKeys];  // of pages of integers
   float value_scales[kBlockKeys];
+  float value_logs[kBlockKeys];      // of kBytes, powers of two that are the values' scales, or no number where these are none
+  float value_inverses[kBlockKeys];  // 2 to the power of those, negated, or 0
   // At the pages of the next block; products ask for them. With `is_near` the product with the keys asks for the values of this
   // block, and the one with values for the next one's keys, so that the first cache has room for what is on its way; and where
   // that is too near, each for the same of the next block.
@@ -63,16 +67,10 @@ struct Block {
 };
 
 // The keys of a block's vector of 16: words are kHalfKeys words apart.
-template <class Word = uint32_t>
-inline const Word* keys_of(const Block& block, int vector) {
-  return static_cast<const Word*>(block.keys[vector / 2]) + vector % 2 * 16;
-}
+inline const uint32_t* keys_of(const Block& block, int vector) { return block.keys[vector / 2] + vector % 2 * 16; }
 
 // The values of a block's half.
-template <class Word = uint32_t>
-inline const Word* values_of(const Block& block, int half) {
-  return static_cast<const Word*>(block.values[half]);
-}
+inline const uint32_t* values_of(const Block& block, int half) { return block.values[half]; }
 
 // How many tokens of a half that has `count` are multiplied in its products with weights, which are 0 behind the count.
 int tokens_multiplied(const Pages& pages, int count);

@@ -20,18 +20,25 @@ void scatter(const Number* from, int64_t count, int64_t stride, Number* to) {
 
 template <class Number>
 void write_numbers(int part, int64_t token, int64_t d, const Number* x, Number* to) {
-  if constexpr (sizeof(Number) == sizeof(float)) {
-    if (part == 0) return scatter<1>(x, d, kHalfKeys, to + token);
-    std::copy_n(x, d, to + token * d);
-  } else {
-    if (part == 0) return scatter<2>(x, d, 2 * kHalfKeys, to + 2 * token);
-    scatter<1>(x, d, 2, to + token / 2 * 2 * d + token % 2);
-  }
+  constexpr int kNumbers = sizeof(uint32_t) / sizeof(Number);  // of a word
+  if (part == 0) return scatter<kNumbers>(x, d, kNumbers * kHalfKeys, to + kNumbers * token);
+  scatter<1>(x, d, kNumbers, to + token / kNumbers * kNumbers * d + token % kNumbers);
 }
 
-// bfloat16 of int8, which are exact.
-void widen_to_halves(const int8_t* from, int64_t count, uint16_t* to) {
-  for (int64_t i = 0; i < count; i += kLanes) store_bf16(to + i, load_bytes(from + i));
+// bfloat16, which are exact, of rows of words of four bytes: a row of pairs of the first two, and then one of the last two.
+// Of the highest bytes `wrap` is subtracted, and `zero` of all.
+void widen_bytes(const uint8_t* from, int64_t num_rows, int64_t row, float wrap, float zero, uint32_t* to) {
+  const auto number = [&](const Ints& byte) {
+    const Floats x = to_floats(byte);
+    return sub(x, choose(at_least(x, broadcast(kByteZero)), broadcast(wrap + zero), broadcast(zero)));
+  };
+  for (int64_t i = 0; i < num_rows; ++i, from += 4 * row, to += 2 * row) {
+    for (int64_t j = 0; j < row; j += kLanes) {
+      const Words words = load_words(from + 4 * j);
+      store_words(to + j, bf16_pairs(number(byte_of<0>(words)), number(byte_of<1>(words))));
+      store_words(to + row + j, bf16_pairs(number(byte_of<2>(words)), number(byte_of<3>(words))));
+    }
+  }
 }
 
 // float32 of rows of pairs: a row of the first ones, and then one of the second ones.
@@ -136,7 +143,7 @@ void begin_prefetch(const Pages& pages, Ahead& ahead, const uint8_t* const (&own
 
 void prefetch_packed(const Pages& pages, int part, int64_t vector) {
   const int64_t bytes = bytes_of(pages.type), d = pages.head_dim, token = vector % kHalfKeys;
-  const int64_t together = pages.type == PageType::kFloat32 ? 1 : 2;  // features or tokens, in a word
+  const int64_t together = 4 / bytes;  // features or tokens, in a word
   const std::byte* const half = static_cast<const std::byte*>(pages.data) + (vector - token) * d * bytes;
   if (part == 0) {
     for (int64_t i = 0; i < d; i += together) prefetch(half + (i * kHalfKeys + token * together) * bytes);
@@ -161,6 +168,7 @@ void write_packed(const Pages& pages, int part, int64_t vector, const float* x) 
   } else {
     alignas(64) int8_t bytes[kLargestHead];
     for (int64_t i = 0; i < d; i += kLanes) store_bytes(bytes + i, load(x + i));
+    for (int64_t i = 0; i < d && part == 0; ++i) bytes[i] = static_cast<int8_t>(bytes[i] ^ kByteZero);
     write_numbers(part, token, d, bytes, static_cast<int8_t*>(pages.data) + first);
   }
 }
@@ -173,13 +181,13 @@ void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden,
   const int64_t stored_bytes = d * bytes_of(pages.type);
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data);
   // The numbers of 32 vectors, in the type in which products load them.
-  const auto widen = [&](const uint8_t* from, int64_t row, uint32_t* to) {
+  const auto widen = [&](int part, const uint8_t* from, int64_t row, uint32_t* to) {
     if (pages.type == PageType::kInt16) {
       widen_integer_pairs(reinterpret_cast<const int16_t*>(from), kHalfKeys * d / 2 / row, row, reinterpret_cast<float*>(to));
     } else if (is_float) {
       widen_pairs(reinterpret_cast<const uint32_t*>(from), kHalfKeys * d / 2 / row, row, reinterpret_cast<float*>(to));
     } else {
-      widen_to_halves(reinterpret_cast<const int8_t*>(from), kHalfKeys * d, reinterpret_cast<uint16_t*>(to));
+      widen_bytes(from, kHalfKeys * d / 4 / row, row, part == 0 ? 0.0f : 256.0f, part == 0 ? kByteZero : 0.0f, to);
     }
   };
   const uint8_t* values_in_pages[Prefetch::kStretches] = {};
@@ -195,11 +203,11 @@ void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden,
     // weight of 0, and they must be numbers, which integers always are.
     const int multiplied = tokens_multiplied(pages, end);
     const bool is_clean = is_integer || (begin == 0 && end == multiplied);
-    block.keys[half] = is_as_stored ? static_cast<const void*>(keys) : own_keys;
-    block.values[half] = is_as_stored && is_clean ? static_cast<const void*>(values) : own_values;
+    block.keys[half] = is_as_stored ? reinterpret_cast<const uint32_t*>(keys) : own_keys;
+    block.values[half] = is_as_stored && is_clean ? reinterpret_cast<const uint32_t*>(values) : own_values;
     if (!is_as_stored) {
-      widen(keys, kHalfKeys, own_keys);
-      widen(values, d, own_values);
+      widen(0, keys, kHalfKeys, own_keys);
+      widen(1, values, d, own_values);
     } else if (!is_clean) {
       std::memcpy(own_values, values, multiplied * words * sizeof(uint32_t));
     }

@@ -1,10 +1,10 @@
 // Pages that lie as the products of attention read them.
 //
 // Pages of a multiple of 32 tokens are packed: in the place of the vectors of 32 tokens of a head lie
-//   keys    [head_dim in words][32 tokens]: of float32 a feature is a word; of other types two features are one
-//   values  of float32 [32 tokens][head_dim]; of other types [16 pairs of tokens][head_dim] of words
-// where a word holds two numbers, or one float32. So a vector is laid out once, when it is written, and no more when it is
-// read. Pages of other sizes, and those whose keys are their values, hold one vector behind the other.
+//   keys    [head_dim in words][32 tokens]: a word holds one, two or four features, by the bytes that they take
+//   values  [32 tokens in words][head_dim]: a word holds a feature of one, two or four tokens
+// where bytes of keys have no sign, and their zero is kByteZero. So a vector is laid out once, when it is written, and no
+// more when it is read. Pages of other sizes, and those whose keys are their values, hold one vector behind the other.
 #pragma once
 
 #include <cstdint>

@@ -23,6 +23,10 @@ struct Pages {
 // Whether a vector is in pages as integers, with a scale.
 inline bool has_scales(const Pages& p) { return p.type == PageType::kInt16 || p.type == PageType::kInt8; }
 
+// The least scale of int8, 2^-60: vectors of less are bytes of 0. Softmax weights that are multiplied with scales of values
+// fit float32 then.
+constexpr float kLeastByteScale = 8.67361738e-19f;
+
 // Whether vectors are in pages as their Hadamard transforms (see vectors/hadamard.h). A scale follows the largest feature of
 // a vector, so that a feature far larger than the others would take bits away from them; of 16 bits enough are left.
 inline bool is_transformed(const Pages& p) { return p.type == PageType::kInt8; }

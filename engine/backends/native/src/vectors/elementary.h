@@ -7,7 +7,7 @@ namespace eagre {
 
 constexpr float kLog2E = 1.44269504f;
 
-// 2^x for x <= 0, to 2 units in the last place; 0 for -infinity, NaN for NaN. The fraction of x, which is within half of
+// 2^x for x <= 8, to 2 units in the last place; 0 for -infinity, NaN for NaN. The fraction of x, which is within half of
 // 0, goes through the Taylor polynomial of 2^x to the sixth power.
 inline Floats exp2(Floats x) {
   const Floats bounded = max(broadcast(-150.0f), x);  // 2^-150 rounds to 0; of a NaN, max gives its second operand

@@ -42,9 +42,10 @@ def test_products_have_the_same_bits(kind):
         np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
-def test_attention_has_the_same_bits(kind):
-    shape, results = Shape(kind), []
+@pytest.mark.parametrize("kind", ["bfloat16", "int16", "int8"])
+@pytest.mark.parametrize("page_size", [16, 32])
+def test_attention_has_the_same_bits(kind, page_size):
+    shape, results = Shape(kind, page_size), []
     for variant in PAIR:
         with loaded(variant):
             random = np.random.default_rng(0)

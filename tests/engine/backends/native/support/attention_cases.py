@@ -2,9 +2,9 @@
 
 The reference attends over the keys and values as they lie in the pages afterwards, which a test of their own compares
 with what was to be written; of int8 these are transforms, and so are the queries and results that are compared
-(`as_in_pages`). What remains is float32 arithmetic, and for pages of bfloat16 or int8 the rounding of
-queries and of softmax weights to bfloat16: a relative 2^-8 at most. Some kernels round them to integers of 16 bits
-for pages of int8 and int16, which is less.
+(`as_in_pages`). What remains is float32 arithmetic, and for pages of bfloat16 the rounding of queries and of softmax
+weights to bfloat16: a relative 2^-8 at most. For pages of int16 kernels round them to integers of 16 bits, which is
+less, and for those of int8 to bytes, or to bfloat16 as well.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ INT8_MAX, INT16_MAX = 127.0, 32767.0
 INT16_LENGTH = 46300.0  # of a vector in steps: its square fits 31 bits
 EPSILON = 1e-3  # large enough that a norm without it would be seen
 NUM_LAYERS = 2
+KEYS_AT_ONCE = 64  # whose weights are rounded together
+BYTE_ZERO = 128  # of keys of int8 in blocks
 BLOCK = 32  # tokens; pages of a multiple of it hold them in blocks, laid out as attention reads them
 
 
@@ -144,8 +146,8 @@ def make_pages(random: np.random.Generator, shape: Shape, num_pages: int) -> KVP
 def _in_blocks(data: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Of pages whose tokens lie in blocks of 32: the shapes of all blocks, and of one of keys and one of values."""
     *outer, num_tokens, head_dim = data.shape
-    pair = 1 if data.dtype == np.float32 else 2
-    keys, values = (head_dim // pair, BLOCK, pair), (BLOCK // pair, head_dim, pair)
+    count = 4 // data.itemsize  # of numbers of a word
+    keys, values = (head_dim // count, BLOCK, count), (BLOCK // count, head_dim, count)
     return (*outer[:2], 2, outer[3], num_tokens // BLOCK, BLOCK * head_dim), keys, values
 
 
@@ -154,7 +156,9 @@ def in_rows(data: np.ndarray) -> np.ndarray:
     if data.shape[4] % BLOCK != 0:
         return data.copy()
     shape, keys, values = _in_blocks(data)
-    blocks, rows = data.reshape(shape), np.empty(shape, data.dtype)
+    blocks, rows = data.reshape(shape).copy(), np.empty(shape, data.dtype)
+    if data.dtype == np.int8:
+        blocks[:, :, 0].view(np.uint8)[...] ^= BYTE_ZERO
     rows[:, :, 0] = (
         blocks[:, :, 0].reshape(*shape[:2], *shape[3:5], *keys).swapaxes(-3, -2).reshape(rows[:, :, 0].shape)
     )
@@ -168,11 +172,13 @@ def in_blocks(data: np.ndarray) -> np.ndarray:
     """The inverse of `in_rows`."""
     if data.shape[4] % BLOCK != 0:
         return data
-    shape, (words, _, pair), (pairs, head_dim, _) = _in_blocks(data)
+    shape, (key_words, _, count), (value_words, head_dim, _) = _in_blocks(data)
     rows, blocks = data.reshape(shape), np.empty(shape, data.dtype)
-    keys = rows[:, :, 0].reshape(*shape[:2], *shape[3:5], BLOCK, words, pair).swapaxes(-3, -2)
-    values = rows[:, :, 1].reshape(*shape[:2], *shape[3:5], pairs, pair, head_dim).swapaxes(-2, -1)
+    keys = rows[:, :, 0].reshape(*shape[:2], *shape[3:5], BLOCK, key_words, count).swapaxes(-3, -2)
+    values = rows[:, :, 1].reshape(*shape[:2], *shape[3:5], value_words, count, head_dim).swapaxes(-2, -1)
     blocks[:, :, 0], blocks[:, :, 1] = keys.reshape(blocks[:, :, 0].shape), values.reshape(blocks[:, :, 1].shape)
+    if data.dtype == np.int8:
+        blocks[:, :, 0].view(np.uint8)[...] ^= BYTE_ZERO
     return blocks.reshape(data.shape)
 
 
@@ -222,7 +228,17 @@ def context(kv: KVPages, layer: int, table: np.ndarray, length: int) -> tuple[np
     return both[:, 0], both[:, 1]
 
 
-def attend(q: np.ndarray, start: int, keys: np.ndarray, values: np.ndarray, shape: Shape) -> tuple[np.ndarray, ...]:
+def scales_of(kv: KVPages, layer: int, table: np.ndarray, length: int) -> np.ndarray | None:
+    """Scales of the values of a row's first tokens, float64[length, heads]; None where pages have none."""
+    if kv.scales is None:
+        return None
+    positions = np.arange(length)
+    return by_token(kv.scales)[layer, table[positions // kv.page_size], positions % kv.page_size, 1].astype(np.float64)
+
+
+def attend(
+    q: np.ndarray, start: int, keys: np.ndarray, values: np.ndarray, scales: np.ndarray | None, shape: Shape
+) -> tuple[np.ndarray, ...]:
     """A row's queries [tokens, num_heads, head_dim] from position `start` on, and the bounds of the errors."""
     queries = q.transpose(1, 0, 2) * shape.score_scale
     keys = np.repeat(keys, shape.group, axis=1).transpose(1, 2, 0)
@@ -244,10 +260,28 @@ def attend(q: np.ndarray, start: int, keys: np.ndarray, values: np.ndarray, shap
     relative += np.abs(biases).max() * 2.0**-22
     if shape.kind != "float32":
         relative += np.expm1(2.02 * terms * BFLOAT16_UNIT) + 1.01 * BFLOAT16_UNIT
+    if shape.kind == "int8":  # half a step of the largest feature in each feature of a query
+        steps = np.abs(queries).max(axis=2, keepdims=True) / INT8_MAX
+        keys_at = np.where(is_visible, np.abs(keys).sum(axis=1, keepdims=True), 0.0).max(axis=2, keepdims=True)
+        relative += np.expm1(1.01 * keys_at * steps)
     result, bound = weights @ values, relative * (weights @ np.abs(values)) + 1e-12
-    if shape.kind == "int8":  # float32 of the transform there and back, in which a feature gets a share of all errors
+    if shape.kind == "int8":
+        # Float32 of the transform there and back, in which a feature gets a share of all errors.
         bound += 2.0**-20 * np.abs(result).max(axis=2, keepdims=True)
+        bound += 1.01 * (1.0 + relative) * _errors_of_byte_weights(weights, values, scales, shape)
     return result.transpose(1, 0, 2), bound.transpose(1, 0, 2)
+
+
+def _errors_of_byte_weights(weights: np.ndarray, values: np.ndarray, scales: np.ndarray, shape: Shape) -> np.ndarray:
+    """What half a step of weights times scales may do, of which 255 are the largest one of each few keys."""
+    of_keys = np.repeat(scales, shape.group, axis=1).T[:, None, :]  # [num_heads, 1, keys]
+    products, errors = weights * of_keys, np.zeros((*weights.shape[:2], values.shape[2]))
+    integers = np.abs(values) / np.maximum(of_keys, np.finfo(np.float64).tiny).swapaxes(1, 2)
+    for first in range(0, weights.shape[2], KEYS_AT_ONCE):
+        few = slice(first, first + KEYS_AT_ONCE)
+        steps = products[:, :, few].max(axis=2, keepdims=True) / 255.0
+        errors += 0.5 * steps * ((products[:, :, few] > 0.0) @ integers[:, few])
+    return errors
 
 
 def of_layers(value: np.ndarray, layer: int) -> np.ndarray:
