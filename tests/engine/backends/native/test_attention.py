@@ -196,6 +196,35 @@ def test_neighbours_and_padding_change_nothing(variant, kind, shape):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(group=3, head_dim=64, num_kv_heads=3, page_size=32),
+        Shape(group=6, head_dim=128, num_kv_heads=2, page_size=64),
+        Shape(group=1, head_dim=16, num_kv_heads=7, page_size=32, window=70, slopes="exact", has_sinks=True),
+        Shape(group=2, head_dim=32, num_kv_heads=5, page_size=32, softcap=2.0, slopes="rounded", rotary_dim=0),
+    ],
+    ids=str,
+)
+def test_heads_of_a_row_among_many_rows_are_as_those_of_a_row_alone(variant, kind, shape):
+    """Where rows are many, one thread attends with all heads of a row; where they are few, with one head."""
+    random = np.random.default_rng(6)
+    shape = replace(shape, kind=kind)
+    step = make_step([0, 7, 31, 32, 62, 63, 64, 95, 127, 200, 511, 512, 600, 1100], [], 1)
+    table, num_pages = make_table(random, step, shape.page_size)
+    kv = fill(random, make_pages(random, shape, num_pages), 0, step, table)
+    qkv = random.standard_normal((step.num_tokens, shape.num_vectors * shape.head_dim)).astype(np.float32)
+    rotations = angles(random, step.num_tokens, shape)
+    together, _ = run(shape, qkv, rotations, step, table, 0, kv)
+    for row in range(len(step.rows)):
+        rows = step.rows.copy()
+        rows[np.arange(len(rows)) != row, 1] = 0
+        alone, _ = run(shape, qkv, rotations, replace(step, rows=rows), table, 0, kv)
+        np.testing.assert_array_equal(alone[row], together[row])
+        assert np.isfinite(alone[row]).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("page_size", [16, 32, 24, 96])  # the last two divide no split
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_that_share_pages_get_what_they_get_alone(variant, kind, page_size, seed):

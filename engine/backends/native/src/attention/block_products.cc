@@ -14,16 +14,12 @@ namespace eagre {
 namespace {
 
 constexpr int kLanes = 16;
-// Asks for lines of 64 bytes of the next block, whenever kTimes two numbers of V vectors are about to be multiplied, a word
-// of bfloat16 or two words of float32 each: so many that a few rows ask evenly for all of it, and sooner where the present
-// block is not whole.
-template <Factors F, int V, int kTimes = 1>
-inline void prefetch_some(Prefetch& ahead, bool is_whole) {
-  if constexpr (kWidensInProducts) {
-    if (is_whole) return ahead.prefetch_lines<kTimes * (F == Factors::kFloats ? 2 * V : V)>();
-  }
-  ahead.prefetch_lines<kTimes * 4>();
-}
+
+// How many lines of 64 bytes of the next block are asked for, whenever kTimes two numbers of V vectors are about to be
+// multiplied, a word of bfloat16 or two words of float32 each: so many that a few rows ask evenly for all of it, and sooner
+// where the present block is not whole.
+template <Factors F, int V, int kTimes, bool kIsWhole>
+constexpr int kLinesAhead = kTimes * (kWidensInProducts && kIsWhole ? (F == Factors::kFloats ? 2 * V : V) : 4);
 
 // Whether vectors ever multiply pairs of bfloat16 (see `factors_of`); a matrix unit does it by itself.
 #if defined(__AVX512BF16__) && !EAGRE_HAS_TILE_REGISTERS
@@ -51,15 +47,18 @@ inline Floats broadcast_at(const std::byte* p) {
   return broadcast(x);
 }
 
-// sums[r][v] += the product of `left` row r and columns[v], for one word of both: `left` is at the word, which is `at`
-// words from the begin of the columns.
-template <Factors F, int R, int V>
+// sums[r][v] += the product of `left` row r and a vector of columns, for one word of both: `left` is at the word, which is
+// `at` words from the begin of the columns. The first kTogether vectors lie side by side from columns[0] on, the others from
+// columns[1] on.
+template <Factors F, int kTogether, bool kIsFast, int R, int V>
 [[gnu::always_inline]] inline void multiply_word(const std::byte* left, int64_t left_stride,
-                                                 const uint32_t* const (&columns)[V], int64_t at, Floats (&sums)[R][V]) {
+                                                 const uint32_t* const (&columns)[2], int64_t at, Floats (&sums)[R][V]) {
+  static_assert(V <= 2 * kTogether);
+  const auto words_of = [&](int v) { return load_words(columns[v / kTogether] + at + v % kTogether * kLanes); };
   if constexpr (F == Factors::kWidenedPairs) {
     EAGRE_UNROLL(8)
     for (int v = 0; v < V; ++v) {
-      const Words pairs = load_words(columns[v] + at);
+      const Words pairs = words_of(v);
       const Floats first = first_halves(pairs);
       EAGRE_UNROLL(8)
       for (int r = 0; r < R; ++r) sums[r][v] = fma(first, broadcast_at(left + r * left_stride), sums[r][v]);
@@ -70,7 +69,7 @@ template <Factors F, int R, int V>
   } else {
     Words words[V];
     EAGRE_UNROLL(8)
-    for (int v = 0; v < V; ++v) words[v] = load_words(columns[v] + at);
+    for (int v = 0; v < V; ++v) words[v] = kIsFast ? kept(words_of(v)) : words_of(v);
     EAGRE_UNROLL(8)
     for (int r = 0; r < R; ++r) {
       const std::byte* const other = left + r * left_stride;
@@ -86,22 +85,35 @@ template <Factors F, int R, int V>
   }
 }
 
-// sums[r][v] += the product of `left` row r, for num_words words, and columns[v], whose words are `stride` words apart.
-template <Factors F, int R, int V>
-inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t* const (&columns)[V], int64_t stride,
-                     int num_words, bool is_whole, Prefetch& ahead, Floats (&sums)[R][V]) {
-  int64_t word = 0;
-  if constexpr (F == Factors::kWidenedPairs && V <= 2) {
-    // Two words at once: beside so few products, to count words and to ask for memory take a quarter of the time.
-    for (; word + 1 < num_words; word += 2) {
-      prefetch_some<F, V, 2>(ahead, is_whole);
-      multiply_word<F>(left + word * kLeftBytes<F>, left_stride, columns, word * stride, sums);
-      multiply_word<F>(left + (word + 1) * kLeftBytes<F>, left_stride, columns, (word + 1) * stride, sums);
-    }
-  }
-  for (; word < num_words; ++word) {
-    if (F != Factors::kFloats || word % 2 == 0) prefetch_some<F, V>(ahead, is_whole);
-    multiply_word<F>(left + word * kLeftBytes<F>, left_stride, columns, word * stride, sums);
+// sums[r][v] += the product of `left` row r, for num_words words, and such columns, whose words are `stride` words apart.
+template <Factors F, int kTogether, bool kIsWhole, int R, int V>
+[[gnu::always_inline]] inline void multiply_beside(const std::byte* left, int64_t left_stride,
+                                                   const uint32_t* const (&columns)[2], int64_t stride, int num_words,
+                                                   Prefetch& ahead, Floats (&sums)[R][V]) {
+  // Two words at once of float32, and where so few products stand beside them that to count words and to ask for memory
+  // would take a quarter of the time.
+  constexpr int kAtOnce = F == Factors::kFloats || (F == Factors::kWidenedPairs && V <= 2) ? 2 : 1;
+  constexpr int kTimes = F == Factors::kFloats ? 1 : kAtOnce;
+  const auto multiply_one = [&](int word, auto is_fast) __attribute__((always_inline)) {
+    multiply_word<F, kTogether, is_fast()>(left + word * kLeftBytes<F>, left_stride, columns, word * stride, sums);
+  };
+  // Of all that a few rows need next, in products with four vectors.
+  constexpr int kNearLines = F == Factors::kFloats ? 8 : 4;
+  prefetch_beside<kLinesAhead<F, V, kTimes, kIsWhole>, kNearLines>(ahead, num_words / kAtOnce, [&](int turn, auto is_fast) __attribute__((always_inline)) {
+    EAGRE_UNROLL(2)
+    for (int i = 0; i < kAtOnce; ++i) multiply_one(kAtOnce * turn + i, is_fast);
+  });
+  if (num_words % kAtOnce != 0) multiply_one(num_words - 1, std::true_type());
+}
+
+template <Factors F, int kTogether, int R, int V>
+[[gnu::always_inline]] inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t* const (&columns)[2],
+                                            int64_t stride, int num_words, bool is_whole, Prefetch& ahead,
+                                            Floats (&sums)[R][V]) {
+  if (kWidensInProducts && is_whole) {
+    multiply_beside<F, kTogether, true>(left, left_stride, columns, stride, num_words, ahead, sums);
+  } else {
+    multiply_beside<F, kTogether, false>(left, left_stride, columns, stride, num_words, ahead, sums);
   }
 }
 
@@ -113,9 +125,11 @@ void score(const Block& block, int first_vector, const std::byte* queries, int n
     EAGRE_UNROLL(8)
     for (int v = 0; v < V; ++v) sums[r][v] = zeros();
   }
-  const uint32_t* columns[V];
-  for (int v = 0; v < V; ++v) columns[v] = keys_of(block, first_vector + v);
-  multiply<F, R, V>(queries, num_words * kLeftBytes<F>, columns, kHalfKeys, num_words, is_whole, block.prefetch, sums);
+  // Of a half; a product that reaches into the second one begins at the first key. (There are no more than four vectors.)
+  constexpr int kTogether = V > kKeyVectors ? V : std::min(V, 2);
+  static_assert(kKeyVectors == 4 && most_vectors(R) % kTogether == 0 || V > most_vectors(R));
+  const uint32_t* const columns[2] = {keys_of(block, first_vector), V > 2 ? keys_of(block, first_vector + 2) : nullptr};
+  multiply<F, kTogether>(queries, num_words * kLeftBytes<F>, columns, kHalfKeys, num_words, is_whole, block.behind_keys(), sums);
   EAGRE_UNROLL(8)
   for (int r = 0; r < R; ++r) {
     EAGRE_UNROLL(8)
@@ -136,11 +150,10 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
   }
   const bool is_whole = num_words == 2 * kHalfWords;
   for (int half = 0; half * kHalfWords < num_words; ++half) {
-    const uint32_t* columns[V];
-    for (int v = 0; v < V; ++v) columns[v] = values_of(block, half) + column + v * kLanes;
+    const uint32_t* const columns[2] = {values_of(block, half) + column, nullptr};
     const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + half * kHalfWords * kLeftBytes<F>;
     const int count = std::min(kHalfWords, num_words - half * kHalfWords);
-    multiply<F, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, is_whole, block.prefetch, sums);
+    multiply<F, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, is_whole, block.behind_values(), sums);
   }
   EAGRE_UNROLL(8)
   for (int r = 0; r < R; ++r) {

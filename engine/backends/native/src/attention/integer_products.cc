@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <type_traits>
 
 #include "attention/counts.h"
 #include "isa/attention_isa.h"
@@ -55,13 +56,14 @@ struct ValueByteProducts {  // int8, and weights of bytes without a sign
 
 // sums[r][v] += the products of a part of a word: the one at `left` of row r, and of each of V registers of columns those at
 // `columns`, of which the first kTogether lie side by side from columns[0] on, the others from columns[1] on.
-template <class Products, int kPart, int kTogether, int R, int V>
+template <class Products, int kPart, int kTogether, bool kIsFast, int R, int V>
 [[gnu::always_inline]] inline void multiply_part(const std::byte* left, int64_t left_stride,
                                                  const uint32_t* const (&columns)[2], int64_t at, PairLanes (&sums)[R][V]) {
   PairLanes words[V];
   EAGRE_UNROLL(8)
   for (int v = 0; v < V; ++v) {
     words[v] = Products::template load<kPart>(columns[v / kTogether] + at + v % kTogether * kPairLanes);
+    if (kIsFast) words[v] = kept(words[v]);
   }
   EAGRE_UNROLL(8)
   for (int r = 0; r < R; ++r) {
@@ -75,12 +77,14 @@ template <class Products, int kPart, int kTogether, int R, int V>
 }
 
 // The same of all parts of a word.
-template <class Products, int kTogether, int R, int V>
+template <class Products, int kTogether, bool kIsFast, int R, int V>
 [[gnu::always_inline]] inline void multiply_word(const std::byte* left, int64_t left_stride,
                                                  const uint32_t* const (&columns)[2], int64_t at, PairLanes (&sums)[R][V]) {
   static_assert(Products::kParts <= 2);
-  multiply_part<Products, 0, kTogether>(left, left_stride, columns, at, sums);
-  if constexpr (Products::kParts == 2) multiply_part<Products, 1, kTogether>(left, left_stride, columns, at, sums);
+  multiply_part<Products, 0, kTogether, kIsFast>(left, left_stride, columns, at, sums);
+  if constexpr (Products::kParts == 2) {
+    multiply_part<Products, 1, kTogether, kIsFast>(left, left_stride, columns, at, sums);
+  }
 }
 
 // The same of some words, which of columns are `stride` words apart.
@@ -89,17 +93,15 @@ template <class Products, int kTogether, int R, int V>
                                             int64_t stride, int num_words, Prefetch& ahead, PairLanes (&sums)[R][V]) {
   static_assert(V <= 2 * kTogether);
   constexpr int kLeftBytes = 4 * Products::kParts;
-  int word = 0;
-  for (; word + kWordsAtOnce <= num_words; word += kWordsAtOnce) {
-    ahead.prefetch_lines<V * kPairLanes * kWordsAtOnce / 16>();
+  const auto multiply_one = [&](int word, auto is_fast) __attribute__((always_inline)) {
+    multiply_word<Products, kTogether, is_fast()>(left + kLeftBytes * word, left_stride, columns, word * stride, sums);
+  };
+  constexpr int kLines = V * kPairLanes * kWordsAtOnce / 16;
+  prefetch_beside<kLines>(ahead, num_words / kWordsAtOnce, [&](int turn, auto is_fast) __attribute__((always_inline)) {
     EAGRE_UNROLL(4)
-    for (int i = word; i < word + kWordsAtOnce; ++i) {
-      multiply_word<Products, kTogether>(left + kLeftBytes * i, left_stride, columns, i * stride, sums);
-    }
-  }
-  for (; word < num_words; ++word) {
-    multiply_word<Products, kTogether>(left + kLeftBytes * word, left_stride, columns, word * stride, sums);
-  }
+    for (int i = 0; i < kWordsAtOnce; ++i) multiply_one(kWordsAtOnce * turn + i, is_fast);
+  });
+  for (int word = num_words / kWordsAtOnce * kWordsAtOnce; word < num_words; ++word) multiply_one(word, std::true_type());
 }
 
 template <class Number>
@@ -128,7 +130,7 @@ void score(const Block& block, int column, const std::byte* queries, int head_di
       }
     }
   }
-  multiply<Products, kHalfRegisters>(queries, stride, columns, kHalfKeys, num_words, block.prefetch, sums);
+  multiply<Products, kHalfRegisters>(queries, stride, columns, kHalfKeys, num_words, block.behind_keys(), sums);
   EAGRE_UNROLL(8)
   for (int r = 0; r < R; ++r) {
     const float scale = number_at<float>(queries + r * stride + end);
@@ -158,7 +160,7 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
     const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + 4 * Products::kParts * half * kHalfWords;
     const int count = std::min(kHalfWords, num_words - half * kHalfWords);
     const uint32_t* const columns[2] = {values_of(block, half) + column, nullptr};
-    multiply<Products, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, block.prefetch, sums);
+    multiply<Products, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, block.behind_values(), sums);
   }
   EAGRE_UNROLL(8)
   for (int r = 0; r < R; ++r) {

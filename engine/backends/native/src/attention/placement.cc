@@ -183,6 +183,16 @@ void write_several(const AttentionInput& in, const Pages& pages, int64_t page, i
 
 }  // namespace
 
+void prefetch_place(const AttentionInput& in, const Pages& pages, const StepRow& row) {
+  const int64_t page = page_of(in, pages, row, row.start), offset = row.start % pages.page_size;
+  if (page == 0 || !is_packed(pages)) return;
+  for (int part = 0; part < 2; ++part) {
+    for (int64_t head = 0; head < pages.num_heads; ++head) {
+      prefetch_packed(pages, part, vector_index(pages, page, part, head, offset));
+    }
+  }
+}
+
 void place_tokens(const AttentionInput& in, const Pages& pages, const StepRow& row, int32_t first, int32_t end,
                   const Queries& queries) {
   const bool are_several = takes_several(in, pages), ends_text = !in.is_causal && end == row.num_tokens;

@@ -21,6 +21,9 @@ struct Queries {
   }
 };
 
+// Asks for the memory to which the keys and values of a row's only token go.
+void prefetch_place(const AttentionInput& in, const Pages& pages, const StepRow& row);
+
 // One token of a row: its queries, normed, rotated and scaled, go to `queries`; its keys, normed and rotated, and its
 // values go to their page.
 void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, const Queries& queries);

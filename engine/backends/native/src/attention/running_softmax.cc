@@ -190,41 +190,51 @@ void weigh_in_bytes(const float* inverses, const float* shifts, const float* shr
 
 }  // namespace
 
-void attend_rows(const Pages& pages, const Block& block, float softcap, const std::byte* queries, int num_rows,
+void attend_rows(const Pages& pages, const HeadQueries* heads, int num_heads, float softcap, int rows_per_head,
                  const Sight& sight, const PlaceBiases& biases, State state) {
   const ProductKind kind{factors_of(pages), static_cast<int>(pages.head_dim)};
   const bool is_scaled = has_scales(pages);
   const bool is_linear = softcap == 0.0f && biases.slopes == nullptr;
   const bool is_plain = is_linear && sight.is_whole && sight.picked == nullptr;
   const bool is_integer = is_of_integers(kind.factors), is_bytes = kind.factors == Factors::kBytes;
-  const float* const key_scales = is_scaled && !is_integer ? block.key_scales : nullptr;
-  const float* const value_scales = is_scaled ? block.value_scales : nullptr;
-  const int num_vectors = (sight.num_keys + kLanes - 1) / kLanes;
+  const bool scales_scores = is_scaled && !is_integer;
+  const int num_rows = num_heads * rows_per_head, num_vectors = (sight.num_keys + kLanes - 1) / kLanes;
   alignas(64) float scores[kRowsAtOnce * kBlockKeys], shifts[kRowsAtOnce], shrinks[kRowsAtOnce];
-  alignas(64) float steps[kRowsAtOnce];  // of integers alone
+  alignas(64) float steps[kRowsAtOnce + kLanes];  // of integers alone; sixteen are written at once
   alignas(64) static constexpr float kNothing[kBlockKeys] = {};
   // Logarithms of values' scales are added to the scores as they are scaled, which takes no time, or else at the end.
-  multiply_keys(kind, block, queries, num_rows, num_vectors, is_linear ? block.value_logs : kNothing, scores);
-  const float* const addends = is_bytes && !is_linear ? block.value_logs : nullptr;
-  const bool is_bare = is_plain && key_scales == nullptr && num_vectors == kKeyVectors;  // as nearly all of a prompt's are
+  for (int head = 0; head < num_heads; ++head) {
+    const Block& block = *heads[head].block;
+    multiply_keys(kind, block, heads[head].queries, rows_per_head, num_vectors, is_linear ? block.value_logs : kNothing,
+                  scores + head * rows_per_head * kBlockKeys);
+  }
+  const bool is_bare = is_plain && !scales_scores && num_vectors == kKeyVectors;  // as nearly all of a prompt's are
   for (int first = 0; first < num_rows; first += kLanes) {
     Floats most[kLanes];
-    const bool are_bare = is_bare && num_rows - first >= kLanes;
-    if (are_bare) {
-      const float* const rows = scores + first * kBlockKeys;
+    const int count = std::min(kLanes, num_rows - first);
+    float* const rows = scores + first * kBlockKeys;
+    if (is_bare && count == kLanes) {
       EAGRE_UNROLL(16)
       for (int i = 0; i < kLanes; ++i) {
         most[i] = most_of(std::integral_constant<int, kKeyVectors>(), rows + i * kBlockKeys);
       }
+    } else if (is_bare) {
+      for (int i = 0; i < count; ++i) {
+        most[i] = most_of(std::integral_constant<int, kKeyVectors>(), rows + i * kBlockKeys);
+      }
+    } else {
+      for (int i = 0; i < count; ++i) {
+        const int r = first + i;
+        float* const row = rows + i * kBlockKeys;
+        const Block& block = *heads[r / rows_per_head].block;
+        const float* const key_scales = scales_scores ? block.key_scales : nullptr;
+        const float* const addends = is_bytes && !is_linear ? block.value_logs : nullptr;
+        most[i] = is_plain && scales_scores ? scale_scores(key_scales, num_vectors, row)
+                  : is_plain ? most_of(num_vectors, row)
+                  : finish_scores(key_scales, softcap * kLog2E, biases, addends, sight, r, num_vectors, row);
+      }
     }
-    for (int i = 0; i < kLanes && !are_bare; ++i) {
-      const int r = first + i;
-      float* const row = scores + r * kBlockKeys;
-      most[i] = r >= num_rows ? broadcast(kMinusInfinity)
-                : is_plain && key_scales != nullptr ? scale_scores(key_scales, num_vectors, row)
-                : is_plain ? most_of(num_vectors, row)
-                : finish_scores(key_scales, softcap * kLog2E, biases, addends, sight, r, num_vectors, row);
-    }
+    for (int i = count; i < kLanes; ++i) most[i] = broadcast(kMinusInfinity);
     const Floats before = load(state.best + first), of_block = largest_of_each(most), best = max(of_block, before);
     const Floats shift = finite(best);
     store(state.best + first, best);
@@ -232,28 +242,43 @@ void attend_rows(const Pages& pages, const Block& block, float softcap, const st
     store(shifts + first, is_bytes ? sub(finite(of_block), broadcast(kLog2OfByteSteps)) : shift);
     if (is_bytes) store(steps + first, mul(exp2(sub(of_block, shift)), broadcast(1.0f / kByteSteps)));
   }
-  const auto weigh_all = [&](auto count) {
+  const auto weigh_all = [&](int head, auto count) {
+    const int first = head * rows_per_head;
+    const Block& block = *heads[head].block;
+    const float* const value_scales = is_scaled ? block.value_scales : nullptr;
+    float *const own = scores + first * kBlockKeys, *const totals = state.total + first * kLanes;
 #if EAGRE_MULTIPLIES_INTEGERS
     if (is_bytes) {
-      return weigh_in_bytes(block.value_inverses, shifts, shrinks, steps, num_rows, count, scores, state.total);
+      return weigh_in_bytes(block.value_inverses, shifts + first, shrinks + first, steps + first, rows_per_head, count, own,
+                            totals);
     }
 #endif
     if (is_integer) {
-      return weigh_in_steps(value_scales, sight, shifts, shrinks, num_rows, count, scores, state.total, steps);
+      const Sight seen{sight.num_keys, sight.hidden + first, sight.visible + first, sight.is_whole, sight.picked};
+      return weigh_in_steps(value_scales, seen, shifts + first, shrinks + first, rows_per_head, count, own, totals, steps + first);
     }
     const auto weigh_rows = kind.factors == Factors::kPairs ? weigh<false, decltype(count)> : weigh<true, decltype(count)>;
-    weigh_rows(value_scales, shifts, shrinks, num_rows, count, scores, state.total);
+    weigh_rows(value_scales, shifts + first, shrinks + first, rows_per_head, count, own, totals);
   };
-  if (num_vectors == kKeyVectors) {
-    weigh_all(std::integral_constant<int, kKeyVectors>());
-  } else {
-    weigh_all(num_vectors);
+  for (int head = 0; head < num_heads; ++head) {
+    if (num_vectors == kKeyVectors) {
+      weigh_all(head, std::integral_constant<int, kKeyVectors>());
+    } else {
+      weigh_all(head, num_vectors);
+    }
   }
-  multiply_values(kind, block, scores, num_rows, sight.num_keys, shrinks, steps, state.mix);
+  for (int head = 0; head < num_heads; ++head) {
+    const int first = head * rows_per_head;
+    multiply_values(kind, *heads[head].block, scores + first * kBlockKeys, rows_per_head, sight.num_keys, shrinks + first,
+                    steps + first, state.mix + first * pages.head_dim);
+    // (The products of a whole block have asked for all.)
+    const Block& block = *heads[head].block;
+    if (num_vectors < kKeyVectors && block.is_near) block.prefetch_beside_values.prefetch_rest();
+  }
 }
 
 void clear(State s, int64_t count, int64_t head_dim) {
-  std::fill_n(s.best, padded(count), kMinusInfinity);
+  std::fill_n(s.best, padded(count) + kLanes, kMinusInfinity);
   std::fill_n(s.total, count * kLanes, 0.0f);
   std::fill_n(s.mix, count * head_dim, 0.0f);
 }
@@ -285,10 +310,11 @@ void merge(State s, State other, int64_t count, int64_t head_dim) {
 
 State state_at(float* memory, int64_t count) {
   const int64_t rows = padded(count);
-  return {memory, memory + rows, memory + rows + rows * kLanes};
+  float* const total = memory + rows + kLanes;
+  return {memory, total, total + rows * kLanes};
 }
 
-int64_t state_floats(int64_t count, int64_t head_dim) { return padded(count) * (1 + kLanes + head_dim); }
+int64_t state_floats(int64_t count, int64_t head_dim) { return padded(count) * (1 + kLanes + head_dim) + kLanes; }
 
 State state_from(State s, int64_t row, int64_t head_dim) {
   return {s.best + row, s.total + row * kLanes, s.mix + row * head_dim};

@@ -8,7 +8,8 @@
 
 namespace eagre {
 
-// Of `count` query rows, the best score, the sum of weights, and the mix of values. Arrays are padded to 16 rows.
+// Of `count` query rows, the best score, the sum of weights, and the mix of values. Arrays are padded to 16 rows, and behind
+// the best scores are 16 more, so that rows can be looked at from any one on, sixteen at a time.
 struct State {
   float* best;
   float* total;  // [count][16], sums of every sixteenth key
@@ -19,12 +20,12 @@ struct State {
 State state_at(float* memory, int64_t count);
 int64_t state_floats(int64_t count, int64_t head_dim);
 
-// The same state from row `row` on, which is a multiple of 16.
+// The same state from row `row` on.
 State state_from(State s, int64_t row, int64_t head_dim);
 
 void clear(State s, int64_t count, int64_t head_dim);
 
-// Copies `count` rows, from row `first` on, to a state of so many.
+// Copies `count` rows, from row `first` on, to the first ones of a state.
 void copy_rows(State s, int64_t first, int64_t count, int64_t head_dim, State to);
 
 // Adds what `other`, which has seen later keys, holds. All merging is done by this function in the order of the keys,
@@ -48,9 +49,16 @@ struct PlaceBiases {
   float rounded_scale;     // 0: nothing is rounded
 };
 
-// Attends with up to kRowsAtOnce query rows to one block. A row that sees no key of it keeps its state.
+// Query rows that see one block.
+struct HeadQueries {
+  const Block* block;
+  const std::byte* queries;
+};
+
+// Attends with up to kRowsAtOnce query rows, the same number of each head, to a block of each. A row that sees no key of it
+// keeps its state.
 // softcap: scores become softcap * tanh(score / softcap), if it is not 0.
-void attend_rows(const Pages& pages, const Block& block, float softcap, const std::byte* queries, int num_rows,
+void attend_rows(const Pages& pages, const HeadQueries* heads, int num_heads, float softcap, int rows_per_head,
                  const Sight& sight, const PlaceBiases& biases, State state);
 
 }  // namespace eagre

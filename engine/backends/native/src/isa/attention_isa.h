@@ -15,6 +15,20 @@ constexpr int kNumFloatsRegisters = 32;  // how many `Floats` the processor keep
 constexpr int kNumFloatsRegisters = 8;
 #endif
 
+#ifdef __AVX512F__
+// Keeps what was loaded in its register: GCC would load it once more for each row that it is multiplied with, and loads are
+// what bounds a product of few rows.
+inline __m512i kept(__m512i x) {
+  asm("" : "+v"(x));
+  return x;
+}
+#else
+template <class Loaded>
+inline Loaded kept(Loaded x) {
+  return x;
+}
+#endif
+
 // Whether pairs of bfloat16 become float32 as products load them, and not before, a block at a time. Where registers are
 // few, a number of the block meets few rows each time that it is loaded, and blocks of float32 would be twice as much to
 // load, and fill the first cache. (Plain C++ goes the other way, so that both are tested on every machine.)

@@ -198,6 +198,7 @@ inline void interleave_bf16(const uint16_t* first, const uint16_t* second, uint3
 
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 inline void prefetch_later(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }  // second cache
+inline void wait_for_loads() { _mm_lfence(); }  // begins no instruction before all loads so far are done
 inline void pause() { _mm_pause(); }
 
 }  // namespace eagre

@@ -88,8 +88,21 @@ Factors factors_of(const Pages& pages) {
   return kWidensInProducts ? Factors::kWidenedPairs : Factors::kFloats;
 }
 
+bool is_multiplied_as_stored(const Pages& pages) {
+  const Factors factors = factors_of(pages);
+  if (!is_packed(pages)) return false;
+  return is_of_integers(factors) || pages.type == (factors == Factors::kFloats ? PageType::kFloat32 : PageType::kBfloat16);
+}
+
 PageType fastest_type() {
   return kHasFastPairs && !has_fast_bf16_dot() ? PageType::kInt16 : PageType::kBfloat16;
+}
+
+int tokens_multiplied(const Pages& pages, int count) {
+  const Factors factors = factors_of(pages);
+  if (EAGRE_HAS_TILE_REGISTERS && factors == Factors::kPairs) return count > 0 ? kHalfKeys : 0;
+  const int together = factors == Factors::kFloats ? 1 : factors == Factors::kBytes ? 4 : 2;  // in a word
+  return (count + together - 1) / together * together;
 }
 
 int64_t vector_words(const Pages& pages) {
@@ -111,10 +124,19 @@ int64_t query_bytes(const Pages& pages) {
 
 int64_t block_words(const Pages& pages) { return 3 * kBlockKeys * vector_words(pages); }
 
-Block block_at(uint32_t* memory, const Pages& pages) {
+bool asks_near(const Pages& pages) {
+  constexpr int64_t kMostBytes = 16 << 10;  // of the keys of a block; more of them leave too little room for the values
+  return keeps_requests() && is_packed(pages) && kBlockKeys * pages.head_dim * bytes_of(pages.type) <= kMostBytes;
+}
+
+Block block_at(uint32_t* memory, const Pages& pages, int64_t num_beside, bool waits) {
   Block block{};
   block.memory = memory;
   block.staged = memory + 2 * kBlockKeys * vector_words(pages);
+  block.num_beside = num_beside;
+  block.is_near = asks_near(pages);
+  block.prefetch.set_near(block.is_near, waits);
+  block.prefetch_beside_values.set_near(block.is_near, waits);
   return block;
 }
 

@@ -29,6 +29,9 @@ inline bool is_of_integers(Factors factors) { return factors == Factors::kBytes 
 
 Factors factors_of(const Pages& pages);
 
+// Whether products load what is in the pages where it lies.
+bool is_multiplied_as_stored(const Pages& pages);
+
 // The type of pages of 16 bits that these kernels multiply fastest.
 PageType fastest_type();
 
@@ -52,7 +55,15 @@ struct Block {
   float value_scales[kBlockKeys];
   float value_logs[kBlockKeys];      // of kBytes, powers of two that are the values' scales, or no number where these are none
   float value_inverses[kBlockKeys];  // 2 to the power of those, negated, or 0
-  mutable Prefetch prefetch;  // at the pages of the next block; products ask for them
+  // At the pages of the next block; products ask for them. With `is_near` the product with the keys asks for the values of this
+  // block, and the one with values for the next one's keys, so that the first cache has room for what is on its way; and where
+  // that is too near, each for the same of the next block.
+  mutable Prefetch prefetch, prefetch_beside_values;
+  int64_t num_beside;  // blocks, with this one, whose products with the keys all come before those with values
+  bool is_near;
+
+  Prefetch& behind_keys() const { return prefetch; }
+  Prefetch& behind_values() const { return is_near ? prefetch_beside_values : prefetch; }
 };
 
 // The keys of a block's vector of 16: words are kHalfKeys words apart.
@@ -61,14 +72,21 @@ inline const uint32_t* keys_of(const Block& block, int vector) { return block.ke
 // The values of a block's half.
 inline const uint32_t* values_of(const Block& block, int half) { return block.values[half]; }
 
+// How many tokens of a half that has `count` are multiplied in its products with weights, which are 0 behind the count.
+int tokens_multiplied(const Pages& pages, int count);
+
 // Words of 4 bytes that a head's vector takes as products load it.
 int64_t vector_words(const Pages& pages);
 
 // Words of memory that `block_at` needs.
 int64_t block_words(const Pages& pages);
 
-// A block in memory of that size.
-Block block_at(uint32_t* memory, const Pages& pages);
+// Whether what products need next is asked for in the first cache.
+bool asks_near(const Pages& pages);
+
+// A block in memory of that size. num_beside: see Block; waits: whether products wait between their requests, see
+// `prefetch_beside`.
+Block block_at(uint32_t* memory, const Pages& pages, int64_t num_beside, bool waits);
 
 // Neighbouring tokens of a context that lie in one page.
 struct Run {

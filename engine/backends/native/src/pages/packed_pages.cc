@@ -1,6 +1,7 @@
 #include "pages/packed_pages.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "isa/attention_isa.h"
@@ -61,8 +62,8 @@ void widen_integer_pairs(const int16_t* pairs, int64_t num_rows, int64_t row, fl
   }
 }
 
-// Sets the values of the tokens before `begin` and from `end` on to zero.
-void clear_values(bool is_float, int64_t d, int begin, int end, uint32_t* values) {
+// Sets the values of the tokens before `begin` and from `end` to `behind` to zero.
+void clear_values(bool is_float, int64_t d, int begin, int end, int behind, uint32_t* values) {
   const auto clear_token = [&](int token) {
     if (is_float) {
       std::fill_n(values + token * d, d, 0);
@@ -72,18 +73,24 @@ void clear_values(bool is_float, int64_t d, int begin, int end, uint32_t* values
     for (int64_t i = 0; i < d; ++i) values[token / 2 * d + i] &= kept;
   };
   for (int token = 0; token < begin; ++token) clear_token(token);
-  for (int token = end; token < kHalfKeys; ++token) clear_token(token);
+  for (int token = end; token < behind; ++token) clear_token(token);
 }
 
-// Begins to look at the pages of what is ahead. Scales are so few that all of a block's are asked for at once.
-void begin_prefetch(const Pages& pages, Ahead& ahead, Prefetch& to) {
+// Keys and values of up to 64 tokens in a row.
+struct Stretches {
+  const uint8_t* keys[Prefetch::kStretches];
+  const uint8_t* values[Prefetch::kStretches];
+};
+
+// Where what is ahead lies. Its scales are so few that they are asked for at once.
+Stretches stretches_of(const Pages& pages, Ahead& ahead) {
   const int64_t stored_bytes = pages.head_dim * bytes_of(pages.type);
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data) + ahead.head * pages.page_size * stored_bytes;
-  const uint8_t* stretches[Prefetch::kStretches] = {};
+  Stretches found{};
   for (int half = 0; half * kHalfKeys < ahead.count; ++half) {
     const Run run = ahead.walk.next(kHalfKeys);
-    stretches[2 * half] = data + run.key * stored_bytes;
-    stretches[2 * half + 1] = data + run.value * stored_bytes;
+    found.keys[half] = data + run.key * stored_bytes;
+    found.values[half] = data + run.value * stored_bytes;
     if (!has_scales(pages)) continue;
     const float* const scales = pages.scales + ahead.head * pages.page_size;
     for (int first = 0; first < kHalfKeys; first += kLanes) {
@@ -91,10 +98,60 @@ void begin_prefetch(const Pages& pages, Ahead& ahead, Prefetch& to) {
       prefetch(scales + run.value + first);
     }
   }
-  to.begin(stretches, ahead.count > 0 ? kHalfKeys * stored_bytes : 0);
+  return found;
+}
+
+// Bytes of the values that a half of `count` tokens is multiplied with, which lie token behind token, or pair behind pair.
+int64_t bytes_of_values(const Pages& pages, int count) {
+  return tokens_multiplied(pages, std::clamp(count, 0, kHalfKeys)) * pages.head_dim * bytes_of(pages.type);
+}
+
+void begin_prefetch_of_keys(const Pages& pages, const uint8_t* const (&keys)[Prefetch::kStretches], int count, Prefetch& to) {
+  to.begin(keys, count > 0 ? kHalfKeys * pages.head_dim * bytes_of(pages.type) : 0);
+  if (count <= kHalfKeys) to.prefetch_rest();  // of one half, and few lines
+}
+
+void begin_prefetch_of_values(const Pages& pages, const uint8_t* const (&values)[Prefetch::kStretches], int count,
+                              Prefetch& to) {
+  to.begin(values, count > 0 ? kHalfKeys * pages.head_dim * bytes_of(pages.type) : 0);
+  if (count == kBlockKeys) return;
+  for (int half = 0; half < 2; ++half) to.shorten(half, bytes_of_values(pages, count - half * kHalfKeys));
+  to.prefetch_rest();
+}
+
+// Begins to look at what comes next: `own` are the values of a block, which `count` of its tokens reach.
+void begin_prefetch(const Pages& pages, Ahead& ahead, const uint8_t* const (&own)[Prefetch::kStretches], int count,
+                    const Block& block) {
+  constexpr int64_t kLeastDistance = 8 << 10;
+  const Stretches next = stretches_of(pages, ahead);
+  const int64_t bytes = kHalfKeys * pages.head_dim * bytes_of(pages.type);
+  if (!block.is_near) {
+    block.prefetch.begin({next.keys[0], next.values[0], next.keys[1], next.values[1]}, ahead.count > 0 ? bytes : 0);
+    for (int half = 0; half * kHalfKeys < ahead.count; ++half) {
+      block.prefetch.shorten(2 * half + 1, bytes_of_values(pages, ahead.count - half * kHalfKeys));
+    }
+  } else if (block.num_beside * 2 * bytes < kLeastDistance) {
+    begin_prefetch_of_keys(pages, next.keys, ahead.count, block.prefetch);
+    begin_prefetch_of_values(pages, next.values, ahead.count, block.prefetch_beside_values);
+  } else {
+    begin_prefetch_of_values(pages, own, count, block.prefetch);
+    begin_prefetch_of_keys(pages, next.keys, ahead.count, block.prefetch_beside_values);
+  }
 }
 
 }  // namespace
+
+void prefetch_packed(const Pages& pages, int part, int64_t vector) {
+  const int64_t bytes = bytes_of(pages.type), d = pages.head_dim, token = vector % kHalfKeys;
+  const int64_t together = 4 / bytes;  // features or tokens, in a word
+  const std::byte* const half = static_cast<const std::byte*>(pages.data) + (vector - token) * d * bytes;
+  if (part == 0) {
+    for (int64_t i = 0; i < d; i += together) prefetch(half + (i * kHalfKeys + token * together) * bytes);
+  } else {
+    const std::byte* const from = half + token / together * together * d * bytes;
+    for (int64_t at = 0; at < together * d * bytes; at += 64) prefetch(from + at);
+  }
+}
 
 void write_packed(const Pages& pages, int part, int64_t vector, const float* x) {
   const int64_t d = pages.head_dim, token = vector % kHalfKeys, first = (vector - token) * d;
@@ -133,26 +190,28 @@ void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden,
       widen_bytes(from, kHalfKeys * d / 4 / row, row, part == 0 ? 0.0f : 256.0f, part == 0 ? kByteZero : 0.0f, to);
     }
   };
-  begin_prefetch(pages, ahead, block.prefetch);
+  const uint8_t* values_in_pages[Prefetch::kStretches] = {};
   for (int half = 0; half * kHalfKeys < count; ++half) {
     const Run run = walk.next(kHalfKeys);
     const int begin = std::max(0, num_hidden - half * kHalfKeys), end = std::min(kHalfKeys, count - half * kHalfKeys);
     const uint8_t* const keys = data + (run.key + head * pages.page_size) * stored_bytes;
     const uint8_t* const values = data + (run.value + head * pages.page_size) * stored_bytes;
+    values_in_pages[half] = values;
     uint32_t* const own_keys = block.memory + half * half_words;
     uint32_t* const own_values = block.memory + (2 + half) * half_words;
-    // Scores of keys that are not seen are replaced, whatever they are; their values are multiplied with a weight of 0, and
-    // must be numbers, which integers always are.
-    const bool is_clean = is_integer || (begin == 0 && end == kHalfKeys);
+    // Scores of keys that are not seen are replaced, whatever they are; where their values are multiplied, it is with a
+    // weight of 0, and they must be numbers, which integers always are.
+    const int multiplied = tokens_multiplied(pages, end);
+    const bool is_clean = is_integer || (begin == 0 && end == multiplied);
     block.keys[half] = is_as_stored ? reinterpret_cast<const uint32_t*>(keys) : own_keys;
     block.values[half] = is_as_stored && is_clean ? reinterpret_cast<const uint32_t*>(values) : own_values;
     if (!is_as_stored) {
       widen(0, keys, kHalfKeys, own_keys);
       widen(1, values, d, own_values);
     } else if (!is_clean) {
-      std::memcpy(own_values, values, half_words * sizeof(uint32_t));
+      std::memcpy(own_values, values, multiplied * words * sizeof(uint32_t));
     }
-    if (!is_clean) clear_values(is_float, d, begin, end, own_values);
+    if (!is_clean) clear_values(is_float, d, begin, end, multiplied, own_values);
     if (has_scales(pages)) {
       const float* const scales = pages.scales + head * pages.page_size;
       std::copy_n(scales + run.key, kHalfKeys, block.key_scales + half * kHalfKeys);
@@ -162,6 +221,7 @@ void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden,
       std::fill(to + end, to + kHalfKeys, 0.0f);
     }
   }
+  begin_prefetch(pages, ahead, values_in_pages, count, block);
 }
 
 }  // namespace eagre

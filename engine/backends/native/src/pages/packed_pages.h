@@ -20,6 +20,9 @@ inline bool is_packed(const Pages& pages) { return pages.page_size % kHalfKeys =
 // of pages of integers x is what the scale leaves of it.
 void write_packed(const Pages& pages, int part, int64_t vector, const float* x);
 
+// Asks for the memory that `write_packed` will write to: a key lies in as many lines of it as it has words.
+void prefetch_packed(const Pages& pages, int part, int64_t vector);
+
 // Makes a block of packed pages: `gather` for them. What lies as products load it is not copied. The block looks ahead at
 // the pages of what is ahead, and its products ask for them, so that they are on their way while the block is attended to.
 void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block);
