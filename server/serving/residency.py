@@ -234,9 +234,13 @@ class Residency:
             elif model.is_in_memory:
                 self._end_wait(model, None)
             else:
-                bring = await self._checked(model)
-                if bring is not None and await self._make_room_for(model):
-                    await self._bring(model, bring)
+                await self._fetch(model)
+
+    async def _fetch(self, model: ServedModel) -> None:
+        """Brings one model. Nothing is kept of its plan, whose open files would keep what a new model has replaced."""
+        bring = await self._checked(model)
+        if bring is not None and await self._make_room_for(model):
+            await self._bring(model, bring)
 
     async def _checked(self, model: ServedModel) -> Bring | None:
         """What loads or wakes the model, which nothing speaks against but perhaps the memory; None where it fails.

@@ -28,7 +28,15 @@ _FILLER = re.compile(r"\[PAD\d+\]")  # what the converter calls a token that Sen
 _MASK = "<mask>"  # such a token
 _FOUND_IN_TEXTS = frozenset({TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED})  # before anything else
 # Characters with all beginnings that they have in UTF-8.
-_OF_ALL_KINDS = "".join(map(chr, (*range(1, 0x800), *range(0x800, 0xD800, 0x40), *range(0x10000, 0x110000, 0x1000))))
+_OF_ALL_KINDS = "".join(
+    map(
+        chr,
+        (
+            *range(1, 0x800), *range(0x800, 0xD800, 0x40), *range(0xE000, 0x10000, 0x40),
+            *range(0x10000, 0x110000, 0x1000),
+        ),
+    )
+)  # fmt: skip
 
 
 class WordPieceVocabulary(TokenizersEncoder):

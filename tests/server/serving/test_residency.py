@@ -6,6 +6,8 @@ import asyncio
 import os
 import sys
 import threading
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from engine.interface.types import EngineError, Progress
 from server.cli.model_loader import ModelLoader
 from server.protocol.errors import ApiError
 from server.serving import residency
+from server.serving.residency import PlannedLoad
+from server.serving.served_model import ServedModel
 from server.startup.model_loader import LoadedModel
 from server.startup.progress import silent
 from server.startup.settings import ServerSettings
@@ -75,6 +79,27 @@ async def test_no_model_goes_for_one_that_a_check_refuses(start_several: StartSe
         assert server.engine("one").lifecycle.calls == []
         two.flaw = None
         assert text_of(await server.complete("two")) == "two:ab"
+
+
+async def test_nothing_is_kept_of_a_plan_whose_model_has_come_or_failed(
+    start_several: StartSeveral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start_several("one two three", models_max=1) as server:
+        plan, kept = server.loader.plan, weakref.WeakSet[Any]()
+
+        async def noted(model: ServedModel) -> PlannedLoad:
+            planned = await plan(model)
+            bring = partial(planned.bring)  # it has the files of the model open
+            kept.add(bring)
+            return planned._replace(bring=bring)
+
+        monkeypatch.setattr(server.loader, "plan", noted)
+        assert text_of(await server.complete("two")) == "two:ab"
+        await eventually(lambda: not kept)
+        server.sources["three"].error = ValueError("it was cut after all")
+        assert (await server.complete("three"))[0] == 503
+        server.sources["three"].error = None  # its traceback has the frames that it has come through
+        await eventually(lambda: not kept)
 
 
 async def test_a_load_is_narrow_beside_models_that_run_and_not_beside_those_that_sleep(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,11 @@ def test_unigram_models_with_their_normalization(tmp_path: Path, normalization: 
     assert tokenizer.encode("the", add_special_tokens=True) == [*original.encode("the"), original.eos_id()]
 
 
-@pytest.mark.parametrize("charsmap", [[1], [0xFF] * 64, [300], [8, 0, 0, 0, *range(64)]])
+# A trie of 256 units, of which one alone, of characters from U+F000 on, is followed by anything: far behind the end.
+DAMAGED_END = struct.pack("<257I", 4 * 256, *(unit == 0xEF and 0xEF | 5000 << 10 for unit in range(256)))
+
+
+@pytest.mark.parametrize("charsmap", [[1], [0xFF] * 64, [300], [8, 0, 0, 0, *range(64)], list(DAMAGED_END)])
 def test_a_damaged_normalization_is_refused(tmp_path: Path, charsmap: list[int]) -> None:
     fields = fields_of(train_unigram("identity")) | {"tokenizer.ggml.model": "t5"}
     fields["tokenizer.ggml.precompiled_charsmap"] = charsmap
