@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from server.serving.residency import PlannedLoad
 from server.serving.served_model import ServedModel
+from server.startup.model_sizes import ModelBytes
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.patience import PATIENCE_S
@@ -60,18 +63,26 @@ async def test_a_reader_waits_visibly_while_the_server_loads_its_first_model(
     engine, may_load = FakeEngineClient(), asyncio.Event()
     two = await start_server(engine, store=store, is_open=False, ping_interval=0.02)
 
-    async def bring(model: ServedModel) -> None:
-        await may_load.wait()
-        engine.start(asyncio.get_running_loop())
-        model.open(engine.client, FakeTextModel().model)
+    class Loader:
+        async def known_bytes(self, model: ServedModel) -> ModelBytes:
+            return ModelBytes()
 
-    two.served.start(bring)
+        async def plan(self, model: ServedModel) -> PlannedLoad:
+            return PlannedLoad(ModelBytes(), partial(self.bring, model))
+
+        async def bring(self, model: ServedModel) -> None:
+            await may_load.wait()
+            engine.start(asyncio.get_running_loop())
+            model.open(engine.client, FakeTextModel().model)
+
+    two.served.start(Loader())
     url, headers = f"{two.url}/v1/streams/{follower.stream_id}", {"Last-Event-ID": follower.last_id}
     async with two.http.get(url, headers=headers) as response:
         assert response.status == 200
         received = b""
         while received.count(b": ping") < 3 or b'"stage":"loading"' not in received:
-            received += await response.content.readany()
+            received += (more := await response.content.readany())
+            assert more, received  # the answer has not ended
         assert b"id: " not in received
         may_load.set()
         received += await response.read()
