@@ -189,9 +189,9 @@ def watched_main(arguments: Sequence[str]) -> int:
     path, *rest = arguments
     serve = serving.serve
 
-    async def watched(*options: object) -> int:
+    async def watched(*args: Any, **kwargs: Any) -> int:
         Watcher(asyncio.get_running_loop(), Path(path), engine_timelines, threading.get_ident()).start()
-        return await serve(*options)  # type: ignore[arg-type]
+        return await serve(*args, **kwargs)
 
     idle = patch.object(sandboxed_compiler, "IDLE_SECONDS", IDLE_SECONDS)
     with idle, patch.object(serving, "serve", watched):

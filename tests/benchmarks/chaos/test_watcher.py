@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ from benchmarks.chaos import watcher
 from benchmarks.chaos.pauses import COLLECTOR, ENGINE, LOCK, LOOP, STEP, Pause, Pauses, longest_of_each
 from benchmarks.chaos.watcher import LEAST_PAUSE_S, Watcher
 from engine.timeline import Timeline
+from server.cli.process import EXIT_USAGE
 from tests.patience import PATIENCE_S
 
 
@@ -76,6 +79,16 @@ async def test_a_long_garbage_collection_is_told_with_its_thread(
     pause = next(each for each in Pauses(path).longest(0.0, float("inf")) if each.what == COLLECTOR)
     assert pause.culprit.startswith("generation 0, ")
     assert pause.culprit.endswith("in MainThread")
+
+
+def test_a_watched_server_is_started_as_any_other(tmp_path: Path) -> None:
+    missing = tmp_path / "keys"
+    arguments = [str(tmp_path / "pauses"), "serve", "--port", "0", "--api-key-file", str(missing)]
+    program = [sys.executable, "-m", "benchmarks.chaos.watcher", *arguments]
+    ended = subprocess.run(program, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == EXIT_USAGE, ended.stderr
+    assert str(missing) in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_the_longest_of_each_kind_is_told_with_its_culprit() -> None:
