@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from engine.interface.errors import ModelError
 from engine.interface.types import AdapterChoice, QueueFull
 from server.protocol.errors import SERVER_ERROR, ApiError, without_folders
 from server.startup.logs import log
+from server.telemetry.metrics import AdapterUse
 
 if TYPE_CHECKING:  # they bring JAX, which takes a second to import
     from engine.client import AdapterWeights, EngineClient
@@ -40,6 +41,7 @@ class ServedAdapter:
     is_given: bool = False  # by the settings; else an operator has loaded it
     place: InSlot | None = None  # None: it is read from its folder when a request comes
     num_running: int = 0  # requests that use its slot
+    num_waiting: int = 0  # requests that wait for it to be in memory
     used_at: float = 0.0
     is_leaving: bool = False  # another one gets its slot as soon as nothing uses it
 
@@ -53,6 +55,7 @@ class Adapters:
         self._by_name = {name: ServedAdapter(name, path, created, is_given=True) for name, path in paths.items()}
         self._engine: EngineClient | None = None
         self._free: list[int] = []
+        self._num_slots = 0
         self._lock = asyncio.Lock()  # of changes of slots
         self._freed = asyncio.Event()
         self._removed: list[ServedAdapter] = []  # without a name, and still in use
@@ -60,7 +63,7 @@ class Adapters:
 
     def open(self, engine: EngineClient, num_slots: int, loaded: Mapping[str, InSlot]) -> None:
         """Notes that the model is loaded, with some of the adapters in their slots."""
-        self._engine = engine
+        self._engine, self._num_slots = engine, num_slots
         named = {name: place for name, place in loaded.items() if name in self._by_name}  # some were removed meanwhile
         for name, place in named.items():
             self._by_name[name].place = place
@@ -85,6 +88,19 @@ class Adapters:
     @property
     def all(self) -> Sequence[ServedAdapter]:
         return tuple(self._by_name.values())
+
+    def use_now(self) -> AdapterUse:
+        """The adapters that requests use and wait for, for the metrics."""
+        every = (*self._by_name.values(), *self._removed)
+
+        def names(of: Iterable[ServedAdapter]) -> list[str]:
+            return sorted({adapter.name for adapter in of})
+
+        return AdapterUse(
+            self._num_slots,
+            running=names(adapter for adapter in every if adapter.num_running),
+            waiting=names(adapter for adapter in every if adapter.num_waiting),
+        )
 
     def digest(self, name: str) -> str:
         """Of the weights of an adapter that a request uses; empty where there is none in memory."""
@@ -133,10 +149,12 @@ class Adapters:
             if max_waiting is not None and self._num_waiting >= max_waiting:
                 raise QueueFull(f"{self._num_waiting} requests wait for adapters; the limit is {max_waiting}")
             self._num_waiting += 1
+            adapter.num_waiting += 1
             try:
                 place = await self._load_into_slot(adapter)
             finally:
                 self._num_waiting -= 1
+                adapter.num_waiting -= 1
         adapter.num_running += 1
         try:
             yield AdapterChoice(place.slot, place.digest, scale)

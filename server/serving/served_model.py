@@ -70,6 +70,8 @@ class ServedModel:
         self._by_preset: dict[str, TextModel] = {}  # by the names of presets, with their defaults
         self._failure: asyncio.Future[None] | None = None  # of the engine
         self.adapters = Adapters(paths_of(settings.lora))
+        if settings.takes_adapters:
+            self.metrics.watch_adapters(self.adapters.use_now)
         self.answer_format = OutputFormat()  # how the model writes what is not content, where that is known
         self._grammars: GrammarCompiler | None = None
         self._generations: set[Generation] = set()

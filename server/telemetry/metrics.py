@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,14 @@ _E2E_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30,
 _PREFILL_BOUNDS = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _COUNT_BOUNDS = (1, 2, 5, 10, 20)
 _TOKEN_BOUNDS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
+
+
+class AdapterUse(NamedTuple):
+    """Which adapters of a model requests are about."""
+
+    num_slots: int  # that many can be in memory
+    running: Sequence[str]  # those that requests use
+    waiting: Sequence[str]  # those that requests wait for, until they are in memory
 
 
 class Histogram:
@@ -115,10 +124,15 @@ class Metrics(GenerationObserver):
         self.num_generation_tokens = 0
         self.most_sequence_tokens = 0  # of a prompt and its answer
         self._engine_stats: Callable[[], EngineStats] = EngineStats
+        self._adapter_use: Callable[[], AdapterUse] | None = None
 
     def watch_engine(self, stats: Callable[[], EngineStats]) -> None:
         """Calls `stats` at every scrape from now on, for the engine's counters and gauges."""
         self._engine_stats = stats
+
+    def watch_adapters(self, use: Callable[[], AdapterUse]) -> None:
+        """Calls `use` at every scrape from now on, for a model that takes adapters."""
+        self._adapter_use = use
 
     @property
     def engine_stats(self) -> EngineStats:
@@ -201,6 +215,8 @@ class Metrics(GenerationObserver):
             model,
         )
         yield _cache_config(model, stats)
+        if self._adapter_use is not None:
+            yield _adapters_info(model, self._adapter_use())
 
 
 class _Figure(NamedTuple):
@@ -344,4 +360,18 @@ def _cache_config(model: str, stats: EngineStats) -> Metric:
         "eagre_cache_config_info", "The page pool; always 1", labels=["model", "block_size", "num_gpu_blocks"]
     )
     family.add_metric([model, str(stats.page_size), str(stats.num_pages // stats.num_page_groups)], 1)
+    return family
+
+
+def _adapters_info(model: str, use: AdapterUse) -> Metric:
+    """The adapters in use as labels, joined by commas, of a gauge that is the time in seconds since 1970, as in vLLM.
+
+    Balancers that know vLLM's name prefer the servers that have an adapter in memory already.
+    """
+    family = GaugeMetricFamily(
+        "eagre_lora_requests_info",
+        "The adapters that requests use and wait for; the time of the page",
+        labels=["model", "max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+    )
+    family.add_metric([model, str(use.num_slots), ",".join(use.running), ",".join(use.waiting)], time.time())
     return family

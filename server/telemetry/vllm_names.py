@@ -42,6 +42,7 @@ _VLLM_NAMES = {
     "eagre_mm_cache_queries": ("vllm:mm_cache_queries",),
     "eagre_mm_cache_hits": ("vllm:mm_cache_hits",),
     "eagre_cache_config_info": ("vllm:cache_config_info",),
+    "eagre_lora_requests_info": ("vllm:lora_requests_info",),
 }
 
 

@@ -27,6 +27,14 @@ ERROR_SHAPES = web.AppKey("error_shapes", Mapping[str, ErrorShape])
 # Routes whose refused requests are worth a record, where records are kept.
 GENERATING = web.AppKey("generating", frozenset[str])
 
+# What there is in the place of methods that other servers have, as the end of a message.
+_INSTEAD: Mapping[tuple[str, str], str] = {
+    ("POST", "/lora-adapters"): (
+        ". Adapters have no scales for all clients here: a request chooses one by its name in model, or by its id with "
+        "a scale in lora"
+    )
+}
+
 
 def error_response(request: web.Request, error: Exception) -> web.Response:
     """Builds the response to an exception raised before the headers, inside `except`; a redirect is raised again."""
@@ -83,8 +91,9 @@ def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:
             return ApiError(f"there is no {shorten(request.path)} here", status=404, code="unknown_url")
         case web.HTTPMethodNotAllowed():
             allowed = ", ".join(sorted(error.allowed_methods))
+            more = _INSTEAD.get((request.method, request.path), "")
             return ApiError(
-                f"{request.path} does not take {request.method}; it takes {allowed}",
+                f"{request.path} does not take {request.method}; it takes {allowed}{more}",
                 status=405,
                 code="method_not_allowed",
                 headers={"Allow": allowed},

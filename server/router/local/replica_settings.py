@@ -1,6 +1,5 @@
 """The share of each of several servers on one machine: settings, cores, memory and GPU."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -8,12 +7,14 @@ from pathlib import Path
 
 from engine.interface.config import EngineConfig
 from engine.interface.setting import settings_of
+from server.router.local.cores import CPU_LIMIT, SYSTEM, granted_cores, num_cores
 from server.startup.flags import variable_name, write
 from server.startup.settings import ServerSettings, SettingsError
 
 THREADS = "EAGRE_THREADS"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _GPUS = Path("/proc/driver/nvidia/gpus")  # the driver has a folder there for each
+_MOST_THREADS = 1024  # of one server
 ROUTER_CONNECTIONS = 64  # in addition to those of its clients: health checks, and idle ones
 
 
@@ -80,23 +81,30 @@ def environment_of(settings: ServerSettings, num_threads: int, environment: Mapp
     return {**others, **own, **of_engine, THREADS: str(num_threads)}
 
 
-def threads_of_each(processors: Sequence[frozenset[int] | None], environment: Mapping[str, str]) -> list[int]:
+def threads_of_each(
+    processors: Sequence[frozenset[int] | None], environment: Mapping[str, str], *,
+    system: Path = SYSTEM, cpu_limit: Path = CPU_LIMIT,
+) -> list[int]:  # fmt: skip
     """The threads of servers that are kept to these processors each, or, where it is None, to none.
 
-    Threads that the environment gives are divided alike. Otherwise there is one for each processor, and servers of one
-    memory node divide those of their node: nodes may have more and fewer of them.
+    Threads that the environment gives are divided alike. Otherwise there is one for each core, and servers of one
+    memory node divide those of their node: nodes may have more and fewer of them. A container's limit of processor time
+    is divided by all servers.
     """
-    given = environment.get(THREADS, "")
-    if given.isdigit() and int(given) > 0:
-        return [max(1, int(given) // len(processors))] * len(processors)
-    return [max(1, _count(own) // processors.count(own)) for own in processors]
+    given = _given_threads(environment.get(THREADS, ""))
+    if given:
+        return [max(1, given // len(processors))] * len(processors)
+    of_each = [num_cores(own, system) // processors.count(own) for own in processors]
+    granted = granted_cores(cpu_limit)
+    if granted is not None:
+        of_each = [min(num_threads, granted // len(processors)) for num_threads in of_each]
+    return [max(1, num_threads) for num_threads in of_each]
 
 
-def _count(processors: frozenset[int] | None) -> int:
-    """How many processors these are; None: all that this process may use."""
-    if processors is not None:
-        return len(processors)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _given_threads(text: str) -> int:
+    """As the native kernels read it: 0 where it is no whole number from 1, and at most as many as they have."""
+    digits = text.lstrip("0") if text.isascii() and text.isdecimal() else ""
+    return min(int(digits[:5] or "0"), _MOST_THREADS)  # five digits are more than enough, however many there are
 
 
 def gpu_of_each(

@@ -49,8 +49,9 @@ class WordPieceVocabulary(TokenizersEncoder):
         for token_id, token in enumerate(written):
             vocabulary.setdefault(token, token_id)
         unknown_id = _role(metadata.unknown_token_id, "[UNK]", "unknown", vocabulary)
-        self.cls_id = _role(metadata.cls_token_id or metadata.bos_token_id, "[CLS]", "cls", vocabulary)
-        self.sep_id = _role(metadata.sep_token_id or metadata.eos_token_id, "[SEP]", "seperator", vocabulary)
+        cls_id, sep_id = metadata.cls_token_id, metadata.sep_token_id
+        self.cls_id = _role(metadata.bos_token_id if cls_id is None else cls_id, "[CLS]", "cls", vocabulary)
+        self.sep_id = _role(metadata.eos_token_id if sep_id is None else sep_id, "[SEP]", "seperator", vocabulary)
         # Files do not say whether a vocabulary has lost its capitals; one with any has been trained with them.
         is_lower = not any(
             kind == TokenType.NORMAL and token != token.lower() for token, kind in zip(written, types, strict=True)

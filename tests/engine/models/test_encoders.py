@@ -128,6 +128,7 @@ async def test_texts_are_pooled_as_transformers_does(folders: Path, backend: Bac
 async def test_products_of_a_sentence_encoder_are_of_bytes_where_these_are_faster(native: str, folders: Path) -> None:
     """And where nothing else is wanted: floats of a file become int8 then. Embeddings of words stay as they are."""
     texts = GOLDENS["bert"]["texts"]
+    assert multiplies_bytes_faster() is native.startswith("avx512")
     faster = {"bfloat16+int8"} if multiplies_bytes_faster() else {"bfloat16"}
     for dtype, expected in (("auto", faster), ("bfloat16", {"bfloat16"}), ("float32", {"float32"})):
         async with engine_of(folders / "bert", "native", dtype=dtype, max_num_seqs=4) as client:

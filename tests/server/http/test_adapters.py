@@ -88,6 +88,29 @@ async def test_llama_cpps_requests_say_how_much_of_an_adapter(adapted: RunningSe
         assert words in answer["error"]["message"]
 
 
+async def test_no_client_sets_the_scales_of_all_others(adapted: RunningServer) -> None:
+    for headers in ({}, ADMIN):
+        async with adapted.http.post(
+            adapted.url + "/lora-adapters", json=[{"id": 0, "scale": 1.0}], headers=headers
+        ) as response:
+            error = (await response.json())["error"]
+            assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+        assert error["message"] == (
+            "/lora-adapters does not take POST; it takes GET, HEAD. Adapters have no scales for all clients here: a "
+            "request chooses one by its name in model, or by its id with a scale in lora"
+        )
+    assert (await adapted.get("/lora-adapters"))[1] == [{"id": 0, "path": "review", "scale": 0.0}]
+    assert (await adapted.post("/v1/completions", {"prompt": "a", "max_tokens": 1}))[0] == 200
+    assert adapted.engine.adapters[-1] is None
+
+
+async def test_the_metrics_tell_of_adapters(adapted: RunningServer) -> None:
+    async with adapted.http.get(adapted.url + "/metrics") as response:
+        lines = (await response.text()).splitlines()
+    (line,) = (line for line in lines if line.startswith("eagre_lora_requests_info{"))
+    assert 'max_lora="2",model="fake",running_lora_adapters="",waiting_lora_adapters=""' in line
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

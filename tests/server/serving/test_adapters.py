@@ -187,3 +187,23 @@ async def test_a_full_list_of_adapters_lets_names_get_other_weights() -> None:
     await adapters.load("7", Path("new"), in_place=True)
     async with adapters.use("7") as choice:
         assert choice.digest == "new"
+
+
+async def test_what_requests_use_and_wait_for_is_told() -> None:
+    engine = FakeEngineClient()
+    adapters = adapters_of(engine, "a", "b", num_slots=1)
+    assert adapters.use_now() == (1, [], [])
+
+    async def use_b() -> None:
+        async with adapters.use("b"):
+            assert adapters.use_now() == (1, ["b"], [])
+
+    async with adapters.use("a"):
+        waiting = asyncio.create_task(use_b())
+        while not adapters.use_now().waiting:
+            await asyncio.sleep(0)
+        assert adapters.use_now() == (1, ["a"], ["b"])
+        adapters.remove("a")
+        assert adapters.use_now() == (1, ["a"], ["b"])
+    await waiting
+    assert adapters.use_now() == (1, [], [])

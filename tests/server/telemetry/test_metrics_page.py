@@ -1,5 +1,6 @@
 """What the figures of models become on the metrics page."""
 
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -7,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.interface.types import EngineStats, FinishReason
 from server.startup.settings import MetricsNames
-from server.telemetry.metrics import Metrics
+from server.telemetry.metrics import AdapterUse, Metrics
 from server.telemetry.metrics_page import MetricsPage
 
 
@@ -100,3 +101,19 @@ def test_every_name_of_vllm_stands_for_a_figure_that_exists() -> None:
     families = {family.name: family for family in text_string_to_metric_families(page.render().decode())}
     for name in ("vllm:num_preemptions", "vllm:generation_tokens", "vllm:time_per_output_token_seconds"):
         assert {sample.labels["model_name"] for sample in families[name].samples} == {"tide", "bore"}
+
+
+@pytest.mark.parametrize(
+    ("names", "begins"),
+    [(MetricsNames.EAGRE, 'eagre_lora_requests_info{max_lora="2",model="tide",'),
+     (MetricsNames.VLLM, 'vllm:lora_requests_info{max_lora="2",model_name="tide",')],
+)  # fmt: skip
+def test_adapters_in_use_are_labels_of_a_time(names: MetricsNames, begins: str) -> None:
+    metrics, without = with_some_figures(), with_some_figures()
+    metrics.watch_adapters(lambda: AdapterUse(2, ["review", "tests"], ["other"]))
+    before = time.time()
+    lines = MetricsPage({metrics: Named("tide"), without: Named("bore")}, names).render().decode().splitlines()
+    (line,) = (line for line in lines if "lora_requests_info{" in line)
+    labels, _, value = line.rpartition(" ")
+    assert labels == begins + 'running_lora_adapters="review,tests",waiting_lora_adapters="other"}'
+    assert before <= float(value) <= time.time()

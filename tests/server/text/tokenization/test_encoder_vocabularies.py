@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def reference(vocabulary: list[str], *, lowercase: bool) -> Reference:
     return made
 
 
-def in_gguf(folder: Path, vocabulary: list[str]) -> Tokenizer:
+def in_gguf(folder: Path, vocabulary: list[str], changes: Mapping[str, int] | None = None) -> Tokenizer:
     """As the ggml project's converter writes it."""
 
     def written(token: str) -> str:
@@ -57,6 +58,7 @@ def in_gguf(folder: Path, vocabulary: list[str]) -> Tokenizer:
         "tokenizer.ggml.unknown_token_id": 1,
         "tokenizer.ggml.cls_token_id": 2,
         "tokenizer.ggml.seperator_token_id": 3,
+        **(changes or {}),
     }
     return Tokenizer.from_gguf(metadata_of(folder, fields))
 
@@ -79,6 +81,22 @@ def test_what_stands_around_texts(tmp_path: Path) -> None:
         tokenizer.decode(tokenizer.encode("unbelievable thing", add_special_tokens=True)).split()[0] == "unbelievable"
     )
     assert tokenizer.eos_token_ids == ()
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "cls_id", "sep_id"),
+    [(["[CLS]", "[UNK]", "[PAD]", "[SEP]", "the"], 0, 3), (["[SEP]", "[UNK]", "[CLS]", "[PAD]", "the"], 2, 0)],
+)
+def test_the_first_token_of_a_vocabulary_may_stand_around_texts(
+    tmp_path: Path, vocabulary: list[str], cls_id: int, sep_id: int
+) -> None:
+    """Whatever else the file says of the beginnings and ends of texts."""
+    others = dict.fromkeys(("bos", "eos"), 4)
+    roles = {"cls": cls_id, "seperator": sep_id, **others}
+    tokenizer = in_gguf(
+        tmp_path, vocabulary, {f"tokenizer.ggml.{role}_token_id": token_id for role, token_id in roles.items()}
+    )
+    assert (tokenizer.prefix_ids, tokenizer.suffix_ids, tokenizer.between_ids) == ([cls_id], [sep_id], (sep_id,))
 
 
 def train_unigram(normalization: str) -> sentencepiece.SentencePieceProcessor:

@@ -105,6 +105,24 @@ def test_gemma_equals_sentencepiece_on_lines_of(gemma: Tokenizer, entry: dict[st
         assert streamed == gemma.decode(ids) == line.replace("\u2581", " ")
 
 
+@pytest.mark.parametrize(
+    ("num_spaces", "between"),
+    [
+        (31, [167, 1437]),
+        (32, [167, 506]),
+        (33, [167, 138, 1437]),
+        (63, [167, 167, 506]),
+        (100, [167, 167, 167, 143, 1437]),
+    ],
+)
+def test_long_runs_of_spaces_are_cut_as_gemmas_own_tokenizer_does(
+    gemma: Tokenizer, num_spaces: int, between: list[int]
+) -> None:
+    """From the left, by tokens of up to 31; what remains of one space belongs to the word. Its merges say the same."""
+    text = f"x{' ' * num_spaces}the"
+    assert gemma.encode(text, add_special_tokens=False) == [236781, *between]
+
+
 def test_facts_of_gemmas_file(gemma: Tokenizer) -> None:
     assert gemma.encode("Hi", add_special_tokens=True)[0] == gemma.bos_token_id == 2
     # The file states 1; the name <end_of_turn> says that 106 ends an output too.

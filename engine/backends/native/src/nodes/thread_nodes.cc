@@ -25,8 +25,7 @@ int granted_cores() {
 
 int default_num_threads(const Topology& topology) {
   if (const char* text = std::getenv("EAGRE_THREADS")) {
-    const int wanted = std::atoi(text);
-    if (wanted >= 1) return std::min(wanted, kMostThreads);
+    if (const int wanted = wanted_threads(text); wanted > 0) return wanted;
   }
   int cores = static_cast<int>(topology.size());
   if (const int granted = granted_cores(); granted > 0) cores = std::min(cores, granted);
@@ -34,6 +33,13 @@ int default_num_threads(const Topology& topology) {
 }
 
 }  // namespace
+
+int wanted_threads(const char* text) {
+  char* behind;
+  const long wanted = std::strtol(text, &behind, 10);  // the largest number there is, where the text has a larger one
+  if (behind == text || *behind != '\0' || wanted < 1) return 0;
+  return static_cast<int>(std::min<long>(wanted, kMostThreads));
+}
 
 ThreadNodes::ThreadNodes(int num_threads, const Topology& topology) : num_threads_(std::max(1, num_threads)) {
   const int64_t num_cores = static_cast<int64_t>(topology.size());

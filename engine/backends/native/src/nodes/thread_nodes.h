@@ -9,6 +9,9 @@
 
 namespace eagre {
 
+// What EAGRE_THREADS says, 1,024 at most, or 0 where it is no whole number from 1.
+int wanted_threads(const char* text);
+
 // Threads in the order of nodes, each node with as many of them as it has of the cores, so that their memory's bandwidths
 // are used in proportion. Neighbouring tasks, of which a thread has a share, are then of neighbouring threads of one node,
 // and what a thread reads in every step may lie there (nodes/node_memory.h).

@@ -38,6 +38,8 @@ extern "C" int cores(const char* folder, const int32_t* processors, int count, i
   return static_cast<int>(topology.size());
 }
 
+extern "C" int wanted(const char* text) { return wanted_threads(text); }
+
 extern "C" int divide(int num_threads, const int32_t* nodes, int num_cores, int32_t* found) {
   Topology topology;
   for (int i = 0; i < num_cores; ++i) topology.push_back({nodes[i], {i}});
@@ -91,6 +93,17 @@ def test_cores_are_in_the_order_of_their_nodes(
 ) -> None:  # fmt: skip
     folder = write_machine(tmp_path / "system", nodes, siblings)
     assert cores(library, folder, processors) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1", 1), ("16", 16), ("1024", 1024), ("1025", 1024), ("4294967297", 1024), ("9" * 40, 1024),
+        ("0", 0), ("-1", 0), ("", 0), ("none", 0), ("4 threads", 0), ("2.5", 0), ("-" + "9" * 40, 0),
+    ],
+)  # fmt: skip
+def test_threads_that_are_asked_for(library: ctypes.CDLL, text: str, expected: int) -> None:
+    assert library.wanted(text.encode()) == expected
 
 
 def test_a_library_that_brings_its_own_of_cpp_reads_nodes_too(tmp_path: Path) -> None:
