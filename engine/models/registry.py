@@ -221,9 +221,15 @@ def is_headless(architecture: Architecture) -> bool:
     return any(whole == each.transformers_name for each in ARCHITECTURES)
 
 
+# Classes whose folders are of another architecture where positions rotate: Jina published its third model so.
+_WITH_ROTATION = {"XLMRobertaModel": "JinaEmbeddingsV3Model"}
+
+
 def architecture_of_folder(folder: ModelFolder) -> Architecture:
     """Raises ModelError if the architecture is not supported."""
     names = folder.config.value("architectures")
+    if isinstance(names, list) and folder.config.value("position_embedding_type") == "rotary":
+        names = [_WITH_ROTATION.get(name, name) for name in map(str, names)]
     for architecture in ARCHITECTURES:
         if names == [architecture.transformers_name]:
             return architecture
@@ -245,6 +251,11 @@ def architecture_of_gguf(file: GGUFTensors) -> Architecture:
         raise ModelError(
             "the file is an encoder of pictures (mmproj) and no model; give the file of its text model, and this one "
             "by mmproj or beside it"
+        )
+    if file.value("general.type") == "adapter":
+        raise ModelError(
+            f"the file is an adapter for a model of the architecture {file.architecture[:100]!r} and no model; give "
+            "the file of its model, and this one by lora"
         )
     # The ggml project knows Mixtral as Llama with experts.
     is_mixtral = file.architecture == "llama" and file.fields.value("expert_count")

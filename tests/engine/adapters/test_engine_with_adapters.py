@@ -18,6 +18,7 @@ from engine.interface.types import AdapterChoice
 from sampling.host.params import SamplingParams
 from tests.engine.adapters.peft_adapters import ALL, ATTENTION, merged, pairs_of, write_adapter
 from tests.engine.models.test_architectures import GOLDENS, tensors_of
+from tests.golden.adapters.converted import FILE, SCALE, converted_pairs
 
 PROMPT = GOLDENS["llama"]["prompts"][-1]["prompt_token_ids"]
 SEEDS = {"a": 3, "b": 1000, "c": 2000}
@@ -93,6 +94,20 @@ async def test_adapters_in_one_batch_give_the_tokens_of_merged_weights(client: E
         await client.lifecycle.update_weights(root / name)
         assert (await run(client, None))[0] == expected
     assert (await run(client, a))[0] == tokens[0]  # adapters stay when the weights are replaced
+
+
+async def test_a_file_of_the_converter_gives_the_tokens_of_merged_weights(
+    client: EngineClient, root: Path, tmp_path: Path
+) -> None:
+    """The converter of llama.cpp wrote it, of some modules only."""
+    pairs = converted_pairs(root / "model")
+    whole = merged(root / "model", tmp_path / "merged", pairs, dict.fromkeys(ALL, SCALE))
+    tokens, _ = await run(client, await load(client, FILE.parent, 0, FILE.name))
+    plain, _ = await run(client, None)
+    await client.lifecycle.update_weights(whole)
+    expected, _ = await run(client, None)
+    await client.lifecycle.update_weights(root / "model")
+    assert tokens == expected != plain
 
 
 async def test_pages_of_one_adapter_are_never_those_of_another(client: EngineClient, root: Path) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
-from gguf import GGUFWriter
-from safetensors.numpy import save_file
+from gguf import GGUFReader, GGUFWriter, ReaderTensor
 
 from engine.adapters.gguf_adapter import GgufAdapter, open_adapter
 from engine.adapters.peft_folder import PeftFolder
@@ -18,17 +16,15 @@ from engine.adapters.targets import AdapterTarget, targets_of
 from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
 from tests.engine.adapters.peft_adapters import ALL, pairs_of, write_adapter
-from tests.engine.models.test_architectures import GOLDENS, tensors_of
+from tests.engine.models.test_architectures import GOLDENS
+from tests.golden.adapters.converted import CONFIG, FILE, converted_pairs, write_base
 
 Pairs = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("llama")
-    (folder / "config.json").write_text(json.dumps(GOLDENS["llama"]["config"]), encoding="utf-8")
-    save_file(tensors_of(GOLDENS["llama"]), folder / "model.safetensors")
-    return folder
+    return write_base(tmp_path_factory.mktemp("llama") / "base")
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +68,47 @@ def test_a_file_has_the_pairs_of_the_folder_that_it_was_made_of(
     file = open_adapter(write_gguf_adapter(tmp_path / "a.gguf", pairs))
     assert file.largest_rank == 4
     assert file.read(targets, 4, 8).digest == folder.digest
+
+
+def rewritten(path: Path, order: Callable[[list[ReaderTensor]], list[ReaderTensor]]) -> Path:
+    """The converted file with its tensors in another order, or with some of them."""
+    reader = GGUFReader(FILE)
+    writer = GGUFWriter(path, "llama")
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            writer.add_key_value(name, field.contents(), field.types[0])
+    for tensor in order(list(reader.tensors)):
+        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+ORDERS: tuple[Callable[[list[ReaderTensor]], list[ReaderTensor]], ...] = (
+    lambda tensors: tensors[::-1],
+    lambda tensors: sorted(tensors, key=lambda each: each.name[::-1], reverse=True),  # all second halves first
+)
+
+
+def test_a_file_of_the_converter_has_the_pairs_of_its_folder(
+    tmp_path: Path, model: Path, targets: tuple[AdapterTarget, ...]
+) -> None:
+    """Every third module of each kind, in whatever order the file has them."""
+    folder = PeftFolder(write_adapter(tmp_path / "a", converted_pairs(model), CONFIG)).read(targets, 4, 8)
+    assert set(folder.pairs) == {target.name for target in targets}
+    assert open_adapter(FILE).read(targets, 4, 8).digest == folder.digest
+    for index, order in enumerate(ORDERS):
+        path = rewritten(tmp_path / f"{index}.gguf", order)
+        assert [each.name for each in GGUFReader(path).tensors] != [each.name for each in GGUFReader(FILE).tensors]
+        assert open_adapter(path).read(targets, 4, 8).digest == folder.digest
+
+
+def test_a_file_with_half_a_pair_is_refused(tmp_path: Path, targets: tuple[AdapterTarget, ...]) -> None:
+    path = rewritten(tmp_path / "a.gguf", lambda tensors: tensors[:-1])
+    with pytest.raises(ModelError, match=r"is not complete: blk\.\d\.\w+ has no lora_b"):
+        open_adapter(path).read(targets, 4, 8)
 
 
 @pytest.mark.parametrize(
