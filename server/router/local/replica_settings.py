@@ -6,8 +6,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from engine.interface.config import EngineConfig
+from engine.interface.cpu import SYSTEM, cores_of, granted_cores, own_processors
 from engine.interface.setting import settings_of
-from server.router.local.cores import CPU_LIMIT, SYSTEM, granted_cores, num_cores
 from server.startup.flags import variable_name, write
 from server.startup.settings import ServerSettings, SettingsError
 
@@ -82,23 +82,20 @@ def environment_of(settings: ServerSettings, num_threads: int, environment: Mapp
 
 
 def threads_of_each(
-    processors: Sequence[frozenset[int] | None], environment: Mapping[str, str], *,
-    system: Path = SYSTEM, cpu_limit: Path = CPU_LIMIT,
-) -> list[int]:  # fmt: skip
+    processors: Sequence[frozenset[int] | None], environment: Mapping[str, str], system: Path = SYSTEM
+) -> list[int]:
     """The threads of servers that are kept to these processors each, or, where it is None, to none.
 
     Threads that the environment gives are divided alike. Otherwise there is one for each core, and servers of one
-    memory node divide those of their node: nodes may have more and fewer of them. A container's limit of processor time
-    is divided by all servers.
+    memory node divide those of their node: nodes may have more and fewer of them. Together there are no more than a
+    container's control group grants.
     """
     given = _given_threads(environment.get(THREADS, ""))
     if given:
         return [max(1, given // len(processors))] * len(processors)
-    of_each = [num_cores(own, system) // processors.count(own) for own in processors]
-    granted = granted_cores(cpu_limit)
-    if granted is not None:
-        of_each = [min(num_threads, granted // len(processors)) for num_threads in of_each]
-    return [max(1, num_threads) for num_threads in of_each]
+    granted = granted_cores(system)
+    shares = [cores_of(own_processors() if own is None else own, system) // processors.count(own) for own in processors]
+    return [max(1, share if granted is None else min(share, granted // len(processors))) for share in shares]
 
 
 def _given_threads(text: str) -> int:

@@ -16,7 +16,6 @@ from server.router.local.replica_settings import (
 from server.startup.settings import ServerSettings, SettingsError
 from tests.engine.backends.native.nodes.machines import write_machine
 
-SMALL, LARGE = frozenset({0, 1}), frozenset(range(2, 8))  # memory nodes
 GIVEN = {
     "EAGRE_DATA_PARALLEL": "2",
     "EAGRE_MODEL": "a=one.gguf,b=two.gguf",
@@ -56,15 +55,17 @@ def test_no_share_is_less_than_what_a_server_needs() -> None:
     assert threads_of_each([None] * 8, {"EAGRE_THREADS": "3"}) == [1] * 8
 
 
-@pytest.mark.parametrize("text", ["none", "0", "-4", "\u00b2", "4 threads", ""])
+@pytest.mark.parametrize("text", ["none", "0", "-4", "\u00b2", "\u0664", "4 threads", ""])
 def test_threads_that_are_no_number_are_as_if_not_given(text: str, tmp_path: Path) -> None:
-    machine = {"system": tmp_path, "cpu_limit": tmp_path / "cpu.max"}
-    assert threads_of_each([SMALL], {"EAGRE_THREADS": text}, **machine) == [2]
+    assert threads_of_each([frozenset({0, 1})], {"EAGRE_THREADS": text}, tmp_path) == [2]
 
 
 @pytest.mark.parametrize("text", ["1025", "9" * 40, "9" * 5000])
 def test_no_server_gets_more_threads_than_its_kernels_take(text: str) -> None:
     assert threads_of_each([None], {"EAGRE_THREADS": text}) == [1024]
+
+
+SMALL, LARGE = frozenset({0, 1}), frozenset(range(2, 8))  # memory nodes
 
 
 @pytest.mark.parametrize(
@@ -83,37 +84,29 @@ def test_servers_divide_the_cores_of_their_memory_node(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    machine = {"system": tmp_path, "cpu_limit": tmp_path / "cpu.max"}
-    assert threads_of_each(processors, given, **machine) == expected
-
-
-PAIRS = {processor: f"{processor % 4},{processor % 4 + 4}" for processor in range(8)}  # two threads a core
+    assert threads_of_each(processors, given, tmp_path) == expected
 
 
 @pytest.mark.parametrize(
-    ("processors", "siblings", "limit", "expected"),
+    ("processors", "granted", "expected"),
     [
-        ([None], PAIRS, None, [4]),
-        ([None, None], PAIRS, None, [2, 2]),
-        ([frozenset({0, 1, 4, 5}), frozenset({2, 3, 6, 7})], PAIRS, None, [2, 2]),
-        ([frozenset({0, 1, 2, 4})], PAIRS, None, [3]),  # a container with one thread of two of the cores
-        ([None], {0: "0-1", 1: "0-1"}, None, [7]),  # of the others the system tells nothing
-        ([None, None], {}, "max 100000", [4, 4]),
-        ([None, None], {}, "400000 100000", [2, 2]),
-        ([None, None], PAIRS, "700000 100000", [2, 2]),
-        ([None, None], PAIRS, "50000 100000", [1, 1]),
-        ([None, None], PAIRS, "a few", [2, 2]),
+        ([None, None], "max 100000", [2, 2]),
+        ([SMALL, LARGE], "max 100000", [1, 3]),
+        ([SMALL, LARGE], "450000 100000", [1, 2]),
+        ([None] * 4, "250000 100000", [1] * 4),
+        ([None, None], "nonsense", [2, 2]),
     ],
 )
-def test_hardware_threads_of_a_core_count_once(
-    processors: list[frozenset[int] | None], siblings: dict[int, str], limit: str | None, expected: list[int],
+def test_a_core_has_one_thread_and_a_container_no_more_than_it_is_granted(
+    processors: list[frozenset[int] | None], granted: str, expected: list[int],
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    if limit is not None:
-        (tmp_path / "cpu.max").write_text(limit + "\n")
-    machine = write_machine(tmp_path / "system", {0: "0-7"}, siblings)
-    assert threads_of_each(processors, {}, system=machine, cpu_limit=tmp_path / "cpu.max") == expected
+    pairs = {processor: f"{processor // 2 * 2}-{processor // 2 * 2 + 1}" for processor in range(8)}
+    write_machine(tmp_path / "devices" / "system", {0: "0-7"}, pairs)
+    (tmp_path / "fs" / "cgroup").mkdir(parents=True)
+    (tmp_path / "fs" / "cgroup" / "cpu.max").write_text(granted + "\n")
+    assert threads_of_each(processors, {}, tmp_path) == expected
 
 
 @pytest.mark.parametrize(
