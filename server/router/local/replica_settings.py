@@ -1,12 +1,12 @@
 """The share of each of several servers on one machine: settings, cores, memory and GPU."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from engine.interface.config import EngineConfig
+from engine.interface.cpu import SYSTEM, cores_of, granted_cores, own_processors
 from engine.interface.setting import settings_of
 from server.startup.flags import variable_name, write
 from server.startup.settings import ServerSettings, SettingsError
@@ -80,23 +80,21 @@ def environment_of(settings: ServerSettings, num_threads: int, environment: Mapp
     return {**others, **own, **of_engine, THREADS: str(num_threads)}
 
 
-def threads_of_each(processors: Sequence[frozenset[int] | None], environment: Mapping[str, str]) -> list[int]:
+def threads_of_each(
+    processors: Sequence[frozenset[int] | None], environment: Mapping[str, str], system: Path = SYSTEM
+) -> list[int]:
     """The threads of servers that are kept to these processors each, or, where it is None, to none.
 
-    Threads that the environment gives are divided alike. Otherwise there is one for each processor, and servers of one
-    memory node divide those of their node: nodes may have more and fewer of them.
+    Threads that the environment gives are divided alike. Otherwise there is one for each core, and servers of one
+    memory node divide those of their node: nodes may have more and fewer of them. Together there are no more than a
+    container's control group grants.
     """
     given = environment.get(THREADS, "")
-    if given.isdigit() and int(given) > 0:
+    if given.isdecimal() and int(given) > 0:
         return [max(1, int(given) // len(processors))] * len(processors)
-    return [max(1, _count(own) // processors.count(own)) for own in processors]
-
-
-def _count(processors: frozenset[int] | None) -> int:
-    """How many processors these are; None: all that this process may use."""
-    if processors is not None:
-        return len(processors)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    granted = granted_cores(system)
+    shares = [cores_of(own_processors() if own is None else own, system) // processors.count(own) for own in processors]
+    return [max(1, share if granted is None else min(share, granted // len(processors))) for share in shares]
 
 
 def gpu_of_each(

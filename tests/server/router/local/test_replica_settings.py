@@ -14,6 +14,7 @@ from server.router.local.replica_settings import (
     threads_of_each,
 )
 from server.startup.settings import ServerSettings, SettingsError
+from tests.engine.backends.native.nodes.machines import write_machine
 
 GIVEN = {
     "EAGRE_DATA_PARALLEL": "2",
@@ -70,10 +71,32 @@ SMALL, LARGE = frozenset({0, 1}), frozenset(range(2, 8))  # memory nodes
 )
 def test_servers_divide_the_cores_of_their_memory_node(
     processors: list[frozenset[int] | None], given: dict[str, str], expected: list[int],
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    assert threads_of_each(processors, given) == expected
+    assert threads_of_each(processors, given, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("processors", "granted", "expected"),
+    [
+        ([None, None], "max 100000", [2, 2]),
+        ([SMALL, LARGE], "max 100000", [1, 3]),
+        ([SMALL, LARGE], "450000 100000", [1, 2]),
+        ([None] * 4, "250000 100000", [1] * 4),
+        ([None, None], "nonsense", [2, 2]),
+    ],
+)
+def test_a_core_has_one_thread_and_a_container_no_more_than_it_is_granted(
+    processors: list[frozenset[int] | None], granted: str, expected: list[int],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    pairs = {processor: f"{processor // 2 * 2}-{processor // 2 * 2 + 1}" for processor in range(8)}
+    write_machine(tmp_path / "devices" / "system", {0: "0-7"}, pairs)
+    (tmp_path / "fs" / "cgroup").mkdir(parents=True)
+    (tmp_path / "fs" / "cgroup" / "cpu.max").write_text(granted + "\n")
+    assert threads_of_each(processors, {}, tmp_path) == expected
 
 
 @pytest.mark.parametrize(

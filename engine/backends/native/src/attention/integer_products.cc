@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <type_traits>
 
 #include "attention/counts.h"
 #include "isa/attention_isa.h"

@@ -1,5 +1,6 @@
-// The two products of attention, see block_products.h, of pages of integers (Factors::kBytes and kInt16Pairs). Sums are exact, so they are the same in any order. These products have a source of their own, because in
-// a larger one GCC inlines less.
+// The two products of attention, see block_products.h, of pages of integers (Factors::kBytes and kInt16Pairs). Sums are
+// exact, so they are the same in any order. These products have a source of their own, because in a larger one GCC inlines
+// less.
 #pragma once
 
 #include <cstddef>

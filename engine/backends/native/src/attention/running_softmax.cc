@@ -170,7 +170,8 @@ void weigh_in_steps(const float* value_scales, const Sight& sight, const float* 
 #if EAGRE_MULTIPLIES_INTEGERS
 // The same for values that are int8, of scores that have the powers of two added that the values' scales are: makes bytes of
 // weights times these scales, in `steps` of a 255th of what the row has most of in this block.
-// shifts: the largest scores of the block less the power of two that 255 is.
+// shifts: the largest scores of the block less the power of two that 255 is. (Of very large scores this difference is
+// rounded so much that the largest weight becomes 256.)
 template <class Count>
 void weigh_in_bytes(const float* inverses, const float* shifts, const float* shrinks, const float* steps, int num_rows,
                     Count num_vectors, float* scores, float* totals) {

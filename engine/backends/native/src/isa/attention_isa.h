@@ -1,6 +1,7 @@
 // What attention alone needs of the instruction set, beside isa.h.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -38,7 +39,7 @@ constexpr bool kWidensInProducts = true;
 constexpr bool kWidensInProducts = false;
 #endif
 
-// Whether pages of integers are multiplied as integers: the other side of the product has 16 bits, and sums are exact.
+// Whether pages of integers are multiplied as integers: the other side of the product has as many bits, and sums are exact.
 #if defined(__ARM_NEON) && defined(__aarch64__)
 #define EAGRE_MULTIPLIES_INTEGERS 0
 #else
@@ -64,7 +65,7 @@ inline Floats coarse_power(Floats x) {
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 
-// A register of integers: pairs of 16 bits, or their products added up, int32.
+// A register of integers: pairs of 16 bits, four bytes a word, or their products added up, int32.
 using PairLanes = __m512i;
 constexpr int kPairLanes = 16;
 inline PairLanes no_sums() { return _mm512_setzero_si512(); }
@@ -84,7 +85,7 @@ inline PairLanes load_bytes_with_sign(const uint32_t* p) { return load_words(p);
 inline PairLanes add_byte_products(PairLanes sum, PairLanes without_sign, PairLanes with_sign) {
   return _mm512_dpbusd_epi32(sum, without_sign, with_sign);
 }
-// Rounds 64 numbers from 0 to 255 and stores them as factors of such products.
+// Rounds 64 numbers, which are not negative, and stores them as factors of such products, of more than 255 this.
 inline void store_byte_factors(std::byte* p, const Floats (&x)[4]) {
   const auto both = [](Floats a, Floats b) { return _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b)); };
   const __m512i mixed = _mm512_packus_epi16(both(x[0], x[1]), both(x[2], x[3]));  // within 128 bits
@@ -198,7 +199,8 @@ inline PairLanes add_byte_products(PairLanes sum, PairLanes a, PairLanes b) { re
 inline void store_byte_factors(std::byte* p, const Floats (&x)[4]) {
   constexpr int kSwap = 0b11'01'10'00;
   for (int i = 0; i < 4; ++i) {
-    const __m256i mixed = _mm256_packs_epi32(_mm256_cvtps_epi32(x[i].low), _mm256_cvtps_epi32(x[i].high));
+    const __m256i whole = _mm256_packs_epi32(_mm256_cvtps_epi32(x[i].low), _mm256_cvtps_epi32(x[i].high));
+    const __m256i mixed = _mm256_min_epi16(whole, _mm256_set1_epi16(255));
     // Of each four, the first and the third stand together, and then the second and the fourth.
     const __m256i in_parts = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(mixed, kSwap), kSwap);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32 * i), _mm256_permute4x64_epi64(in_parts, kSwap));
@@ -279,7 +281,7 @@ inline PairLanes load_bytes_with_sign(const uint32_t* p) { return load_pairs(p);
 inline void store_byte_factors(std::byte* p, const Floats (&x)[4]) {
   for (int v = 0; v < 4; ++v) {
     const Ints whole = to_nearest_ints(x[v]);
-    for (int i = 0; i < 16; ++i) p[16 * v + i] = static_cast<std::byte>(whole.lane[i]);
+    for (int i = 0; i < 16; ++i) p[16 * v + i] = static_cast<std::byte>(std::min(whole.lane[i], 255));
   }
 }
 inline void settle(PairLanes&) {}

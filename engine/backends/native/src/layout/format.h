@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace eagre {
 
@@ -83,9 +84,11 @@ struct Layout {
   int zero_point;  // where there are no minima
   Sums sums;
   bool has_zero_points = false;  // in place of minima, which follow from them
-  const Codes* codes = nullptr;  // that numbers are; null: they are the numbers themselves
-  bool has_exponents = false;    // the scales are powers of two
-  float factor = 1.0f;           // of all scales, a power of two
+  // That numbers are; nothing: they are the numbers themselves. (No pointer: with sanitizers GCC compares none with null in
+  // a constant.)
+  std::optional<Codes> codes = std::nullopt;
+  bool has_exponents = false;  // the scales are powers of two
+  float factor = 1.0f;         // of all scales, a power of two
 };
 
 constexpr Layout layout_of(Format format) {
@@ -103,15 +106,15 @@ constexpr Layout layout_of(Format format) {
     case Format::kQ4K: return {kInt8, 4, 0, 8, 1, true, 0, Sums::kScaled};
     case Format::kQ5K: return {kInt8, 4, 1, 8, 1, true, 0, Sums::kScaled};
     case Format::kQ6K: return {kInt8, 4, 2, 8, 2, false, 32, Sums::kHalvesZero32};
-    case Format::kIq4Xs: return {kInt8, 4, 0, 8, 1, false, 128, Sums::kZero128, false, &kIq4Codes};
-    case Format::kIq4Nl: return {kInt8, 4, 0, 1, 1, false, 128, Sums::kZero128, false, &kIq4Codes};
-    case Format::kIq3Xxs: return {kInt8, 4, 0, 8, 1, false, 128, Sums::kZero128, false, &kIq3XxsCodes, false, 0.25f};
-    case Format::kIq3S: return {kInt8, 4, 0, 8, 1, false, 128, Sums::kZero128, false, &kIq3SCodes};
-    case Format::kIq2S: return {kInt8, 4, 0, 8, 2, false, 128, Sums::kHalvesZero128, false, &kIq2Codes, false, 0.125f};
-    case Format::kIq1M: return {kInt8, 4, 0, 8, 2, false, 128, Sums::kHalvesZero128, false, &kIq1Codes, false, 0.125f};
+    case Format::kIq4Xs: return {kInt8, 4, 0, 8, 1, false, 128, Sums::kZero128, false, kIq4Codes};
+    case Format::kIq4Nl: return {kInt8, 4, 0, 1, 1, false, 128, Sums::kZero128, false, kIq4Codes};
+    case Format::kIq3Xxs: return {kInt8, 4, 0, 8, 1, false, 128, Sums::kZero128, false, kIq3XxsCodes, false, 0.25f};
+    case Format::kIq3S: return {kInt8, 4, 0, 8, 1, false, 128, Sums::kZero128, false, kIq3SCodes};
+    case Format::kIq2S: return {kInt8, 4, 0, 8, 2, false, 128, Sums::kHalvesZero128, false, kIq2Codes, false, 0.125f};
+    case Format::kIq1M: return {kInt8, 4, 0, 8, 2, false, 128, Sums::kHalvesZero128, false, kIq1Codes, false, 0.125f};
     case Format::kInt4Zero: return {kInt8, 4, 0, 1, 1, true, 0, Sums::kScaled, true};
     case Format::kInt8Zero: return {kInt8, 8, 0, 1, 1, true, 0, Sums::kScaled, true};
-    case Format::kMxfp4: return {kInt8, 4, 0, 1, 1, false, 12, Sums::kZero12, false, &kFp4Codes, true};
+    case Format::kMxfp4: return {kInt8, 4, 0, 1, 1, false, 12, Sums::kZero12, false, kFp4Codes, true};
   }
   return {};
 }
@@ -126,7 +129,7 @@ constexpr size_t kHalves = kTile * sizeof(uint16_t);  // bytes of float16[16]
 
 // Bits of a number that is multiplied.
 constexpr int bits_of_number(Format f) {
-  if (layout_of(f).codes == nullptr) return layout_of(f).low_bits + layout_of(f).high_bits;
+  if (!layout_of(f).codes) return layout_of(f).low_bits + layout_of(f).high_bits;
   return layout_of(f).zero_point < 16 ? 5 : 8;
 }
 

@@ -17,7 +17,7 @@ constexpr int kLeastRowsOfPairs = 12;  // fewer do not pay for what the weights 
 
 constexpr bool has_pair_kernel(Format format) {
   const Layout layout = layout_of(format);
-  return layout.low_bits == 4 && layout.high_bits == 0 && layout.parts == 1 && layout.codes == nullptr;
+  return layout.low_bits == 4 && layout.high_bits == 0 && layout.parts == 1 && !layout.codes;
 }
 
 // AMD's processors add bytes in units that do not multiply, Intel's in the same ones. EAGRE_PAIR_PRODUCTS=0 or 1 says

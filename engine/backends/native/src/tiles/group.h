@@ -127,7 +127,7 @@ class BlockReader {
     } else {
       const Words low = load_words(from + 64 * (kVector % kLow));
       group.numbers[kVector] = shifted_bits<-kLow*(kVector / kLow)>(low, (1 << kLow) - 1);
-      if constexpr (kLayout.codes != nullptr) {
+      if constexpr (kLayout.codes.has_value()) {
         group.numbers[kVector] = looked_up(group.numbers[kVector], kLayout.codes->numbers);
       }
       if constexpr (kHigh > 0) {

@@ -190,7 +190,7 @@ template <Format F>
 [[gnu::always_inline]] inline void unpack_signed_numbers(const std::byte* __restrict from, uint8_t* __restrict to) {
   constexpr int kNumbers = kGroup * kTile, kZero = layout_of(F).zero_point;
   static_assert(layout_of(F).high_bits == 0 && (layout_of(F).low_bits == 8 || layout_of(F).low_bits == 4));
-  if constexpr (layout_of(F).codes != nullptr) {
+  if constexpr (layout_of(F).codes.has_value()) {
     static constexpr SignedCodes<F> kCodes;
     for (int v = 0; v < kNumbers / 128; ++v) {
       const Words codes = load_words(from + 64 * v);
