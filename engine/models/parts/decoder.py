@@ -17,6 +17,7 @@ from engine.backends.base.operands import AttentionConstants, Norm, NormKind
 from engine.backends.base.token_layout import TokenLayout, single_tokens
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.key_bias import has_common_bias, without_common_bias
 from engine.models.parts.model import Carry, Model, run_layers
 from engine.models.parts.picture_tokens import PictureTokens
 from engine.models.parts.rotary import rotation_tables
@@ -269,7 +270,10 @@ class Decoder(Model):
         """What the product behind attention reads of the residual stream, and kv."""
         norm = self.norm(params, "attention_norm")
         qkv = backends.products.norm_product(x, norm, params["qkv"], index, layout, bias=params.get("qkv_bias"))
-        return backends.attention(self.attention_input(qkv, layout), kv, index, layout, constants)
+        qkv, biases = self.attention_input(qkv, layout), params.get("qkv_bias")
+        if kv.is_transformed and biases is not None and has_common_bias(constants):
+            qkv = without_common_bias(qkv, biases, kv.num_heads, index, constants, self.config.rotary)
+        return backends.attention(qkv, kv, index, layout, constants)
 
     def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
         """Queries, keys and values for attention, [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]."""
