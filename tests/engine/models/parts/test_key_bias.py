@@ -56,7 +56,7 @@ def test_large_biases_of_keys_take_no_bits_of_int8(folder: Path, backend: Backen
         for kind in ("float32", "int8")
     )
     error = np.sqrt(((rounded - exact) ** 2).mean() / (exact**2).mean())
-    assert error < 0.03
+    assert error < 0.05
 
 
 def test_a_sequence_has_the_same_bits_alone_and_in_company(folder: Path, native: str) -> None:
