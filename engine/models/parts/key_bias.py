@@ -46,7 +46,8 @@ def without_common_bias(
         means = jnp.asarray(_mean_rotations(rotary))
         turned = _turned_back(bias, constants.rotations[jnp.maximum(table, 0)], means[jnp.maximum(table, 0)])
         common = jnp.where(table < 0, common, turned)
-    keys = qkv[:, start:end] - common.reshape(len(common), -1).astype(qkv.dtype)
+    # Rounded once, when it is small.
+    keys = (qkv[:, start:end].astype(jnp.float32) - common.reshape(len(common), -1)).astype(qkv.dtype)
     less: jax.Array = lax.dynamic_update_slice_in_dim(qkv, keys, start, axis=1)  # in place, unlike a scatter
     return less
 

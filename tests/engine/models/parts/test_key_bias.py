@@ -101,6 +101,15 @@ def test_biases_of_a_model_without_rotations_are_taken_whole(rotary: tuple[Rotar
     np.testing.assert_array_equal(less, expected)
 
 
+def test_what_is_taken_from_bfloat16_is_not_rounded_before() -> None:
+    constants = constants_of((), jnp.arange(3, dtype=jnp.int32), -1)
+    biases = jnp.full((2, 256), 100.3, jnp.float32)
+    qkv = jnp.full((3, 256), 100.5, jnp.bfloat16)  # as it would round the bias
+    less = without_common_bias(qkv, biases, NUM_KV_HEADS, jnp.int32(1), constants, ())
+    assert less.dtype == jnp.bfloat16
+    np.testing.assert_allclose(less[:, 128:192].astype(jnp.float32), 0.2, rtol=0.01)
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"softcap": 30.0}, {"sinks": jnp.zeros((2, NUM_HEADS))}, {"k_norm": Norm(jnp.ones((2, HEAD_DIM)), 1e-6)}],
