@@ -37,7 +37,10 @@ def add_flags(command: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--connections", type=_whole(1), default=1, metavar="N", help="number of WebSockets, which all clients share"
     )
-    where.add_argument("--compare", metavar="URL", help="a second server; the two take turns under the same loads")
+    where.add_argument(
+        "--compare", metavar="URL",
+        help="a second server; the two take turns under the same loads, each request over a connection of its own",
+    )  # fmt: skip
     where.add_argument("--compare-model", metavar="MODEL", help="the second server's model (default: as for the first)")
     where.add_argument("--compare-api-key", metavar="KEY", help="the second server's key; it never gets --api-key")
     load = command.add_argument_group("the load")

@@ -67,6 +67,8 @@ def plan_of(options: argparse.Namespace) -> Plan:
         num_connections=options.connections, return_token_ids=False, prompt_kind="text",
         ignore_eos=not dataset if options.ignore_eos is None else options.ignore_eos,
         parameters=parameters, dataset=dataset, timeout=options.timeout,
+        # llama.cpp's server ends connections behind streams without saying so, and a request on one would be lost.
+        keep_alive=options.compare is None,
     )  # fmt: skip
     loads = tuple(
         NamedLoad(
