@@ -12,13 +12,13 @@ from jax import lax
 
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends, Products
+from engine.backends.base.even_sums import multiplied, normed
 from engine.backends.base.norms import of_layer
 from engine.backends.base.operands import AttentionConstants, Norm
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.architectures.gemma4.config import Gemma4Config, read_folder, read_gguf
 from engine.models.architectures.gemma4.experts import NORMS, expert_leaves, with_experts
 from engine.models.parts.decoder import Decoder, Names, in_layers, single
-from engine.models.parts.even_sums import multiplied, normed
 from engine.models.parts.hybrids.layers import Run, through_layers
 from engine.models.parts.model import Model
 from engine.models.parts.rotary import rotation_tables

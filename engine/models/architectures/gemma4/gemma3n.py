@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from engine.backends.base.backend import Products
+from engine.backends.base.even_sums import multiplied, summed
 from engine.backends.base.norms import of_layer
 from engine.backends.base.token_layout import TokenLayout
 from engine.interface.errors import ModelError
@@ -18,7 +19,6 @@ from engine.models.architectures.gemma4.decoder import Gemma4, LayerKind, Step, 
 from engine.models.parts import folder_config, gguf_config, rotary
 from engine.models.parts.decoder import Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.even_sums import multiplied, summed
 from engine.models.parts.rotary import Rotary
 from engine.models.parts.rotary_config import read_rotaries_of_kinds, read_rotary_of_gguf
 from engine.models.parts.routing import Routing

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends
+from engine.backends.base.even_sums import normed, summed
 from engine.backends.base.norms import of_layer
 from engine.backends.base.operands import AttentionConstants
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts.decoder import Decoder
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.even_sums import normed, summed
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 from engine.weights.tensors import AsVector, Transform, in_turn, paired_rows, rows

@@ -11,12 +11,12 @@ import numpy as np
 
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends
+from engine.backends.base.even_sums import normed
 from engine.backends.base.operands import AttentionConstants, Picks
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Names
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.even_sums import normed
 from engine.models.parts.experts import ExpertsConfig
 from engine.models.parts.model import Model
 from engine.models.parts.routed import config as routed_config

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 
+from engine.backends.base.even_sums import normed
 from engine.backends.base.norms import of_layer
 from engine.models.architectures.plamo.offset_norms import with_offset, without_suffix
 from engine.models.parts import folder_config, gguf_config, rotary
 from engine.models.parts.decoder import Names, in_layers, joined
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.even_sums import normed
 from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig, refuse_without_mamba
 from engine.models.parts.hybrids.mamba_decoder import MambaDecoder
 from engine.models.parts.hybrids.mamba_sizes import MambaSizes

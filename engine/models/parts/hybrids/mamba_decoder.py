@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from engine.backends.base.backend import Products
+from engine.backends.base.even_sums import normed
 from engine.backends.base.operands import Norm
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts.decoder import in_layers
-from engine.models.parts.even_sums import normed
 from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind
