@@ -14,7 +14,7 @@ from jax import lax
 
 from engine.backends.base.norms import of_layer
 from engine.backends.base.operands import AttentionConstants
-from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary import Rotary, rotated
 
 _NUM_POSITIONS = 1024  # over which rotated biases are averaged: those that turn often within so many become nothing
 
@@ -37,34 +37,22 @@ def without_common_bias(
     """
     head_dim = qkv.shape[1] // (constants.num_heads + 2 * num_kv_heads)
     start, end = constants.num_heads * head_dim, (constants.num_heads + num_kv_heads) * head_dim
-    bias = of_layer(biases, index)[start:end].astype(jnp.float32).reshape(num_kv_heads, head_dim)
-    common, tables = bias[None], np.unique(constants.tables)
-    if len(tables) == 1 and tables[0] >= 0:
-        common = _turned_back(bias, constants.rotations[int(tables[0])], _mean_rotations(rotary)[tables[0]])
-    elif tables[-1] >= 0:
+    bias = of_layer(biases, index)[start:end].astype(jnp.float32).reshape(1, num_kv_heads, head_dim)
+    common = jnp.broadcast_to(bias, (len(qkv), num_kv_heads, head_dim))
+    if rotary:
         table = jnp.asarray(constants.tables)[index]
-        means = jnp.asarray(_mean_rotations(rotary))
-        turned = _turned_back(bias, constants.rotations[jnp.maximum(table, 0)], means[jnp.maximum(table, 0)])
-        common = jnp.where(table < 0, common, turned)
+        means, rotations = jnp.asarray(_mean_rotations(rotary)), constants.rotations * _backwards(constants.rotations)
+        mean = jnp.broadcast_to(rotated(bias, means[table][None]), common.shape)
+        common = jnp.where(table < 0, common, rotated(mean, rotations[table]))
     # Rounded once, when it is small.
-    keys = (qkv[:, start:end].astype(jnp.float32) - common.reshape(len(common), -1)).astype(qkv.dtype)
+    keys = (qkv[:, start:end].astype(jnp.float32) - common.reshape(len(qkv), -1)).astype(qkv.dtype)
     less: jax.Array = lax.dynamic_update_slice_in_dim(qkv, keys, start, axis=1)  # in place, unlike a scatter
     return less
 
 
-def _turned_back(bias: jax.Array, rotations: jax.Array, mean: jax.Array | np.ndarray) -> jax.Array:
-    """What the `rotations`, [num_tokens, rotary_dim], turn into the bias rotated by `mean`, float32[rotary_dim].
-
-    Returns:
-        float32[num_tokens, num_kv_heads, head_dim]; features that are not rotated are those of the bias.
-    """
-    rotary_dim = mean.shape[0]
-    first, second = jnp.split(bias[:, :rotary_dim], 2, axis=-1)
-    cos, sin = mean[: rotary_dim // 2], mean[rotary_dim // 2 :]
-    first, second = first * cos - second * sin, second * cos + first * sin
-    cos, sin = jnp.split(rotations[:, None], 2, axis=-1)
-    rest = jnp.broadcast_to(bias[:, rotary_dim:], (len(rotations), *bias[:, rotary_dim:].shape))
-    return jnp.concatenate([first * cos + second * sin, second * cos - first * sin, rest], axis=-1)
+def _backwards(rotations: jax.Array) -> np.ndarray:
+    """The signs by which cosines and then sines, [..., rotary_dim], become those of the opposite angles."""
+    return np.repeat(np.array([1, -1], np.float32), rotations.shape[-1] // 2)
 
 
 def _mean_rotations(tables: Sequence[Rotary]) -> np.ndarray:
